@@ -69,7 +69,7 @@ impl Api {
     /// # Errors
     /// The refusal.
     pub fn create(&mut self, spec: Spec) -> Result<Entry, Status> {
-        let request = CreateRequest { object: Some(object(spec)) };
+        let request = CreateRequest { object: Some(object(spec)), ..Default::default() };
         Ok(self.runtime.block_on(self.objects.create(request))?.into_inner())
     }
 
@@ -107,7 +107,8 @@ impl Api {
     /// The refusal.
     pub fn update(&mut self, spec: Spec, paths: &[&str]) -> Result<Entry, Status> {
         let paths = paths.iter().map(|path| (*path).to_owned()).collect();
-        let request = UpdateRequest { object: Some(object(spec)), update_mask: Some(FieldMask { paths }) };
+        let update_mask = Some(FieldMask { paths });
+        let request = UpdateRequest { object: Some(object(spec)), update_mask, ..Default::default() };
         Ok(self.runtime.block_on(self.objects.update(request))?.into_inner())
     }
 
@@ -116,7 +117,7 @@ impl Api {
     /// # Errors
     /// The refusal.
     pub fn delete(&mut self, kind: Kind, id: &str) -> Result<u64, Status> {
-        let request = DeleteRequest { key: Some(key(kind, id)) };
+        let request = DeleteRequest { key: Some(key(kind, id)), ..Default::default() };
         Ok(self.runtime.block_on(self.objects.delete(request))?.into_inner().revision)
     }
 
@@ -131,7 +132,8 @@ impl Api {
     ) -> Result<u64, Status> {
         let operations =
             operations.into_iter().map(|one| vswitch_api::v1::Operation { operation: Some(one) });
-        let request = ApplyRequest { operations: operations.collect(), expected_revision };
+        let request =
+            ApplyRequest { operations: operations.collect(), expected_revision, ..Default::default() };
         Ok(self.runtime.block_on(self.objects.apply(request))?.into_inner().revision)
     }
 
@@ -163,15 +165,16 @@ impl Api {
 
 /// A change that makes an object.
 pub fn creation(spec: Spec) -> Operation {
-    Operation::Create(CreateRequest { object: Some(object(spec)) })
+    Operation::Create(CreateRequest { object: Some(object(spec)), ..Default::default() })
 }
 
 /// A change that takes an object away.
 pub fn deletion(kind: Kind, id: &str) -> Operation {
-    Operation::Delete(DeleteRequest { key: Some(key(kind, id)) })
+    Operation::Delete(DeleteRequest { key: Some(key(kind, id)), ..Default::default() })
 }
 
-fn object(spec: Spec) -> Object {
+/// An object.
+pub fn object(spec: Spec) -> Object {
     Object { spec: Some(spec) }
 }
 

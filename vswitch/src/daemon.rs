@@ -12,17 +12,22 @@ use tokio::time::MissedTickBehavior;
 
 use crate::api;
 use crate::config::{Config, Source};
+use crate::confinement::confine;
 use crate::console::repl;
 use crate::control::guard::caught;
-use crate::control::protocol::answer;
+use crate::control::parked::Parked;
 use crate::control::server::{Call, Caller, Server};
 use crate::shell::Shell;
 use crate::state;
+use crate::state::owners::Owners;
+use crate::switch::ahead::Next;
 use crate::switch::rcft::BUSY_EVERY_MS;
 use crate::switch::{Switch, TEND_EVERY_MS};
 
 /// Requests of all consoles that may wait.
 const CALLS: usize = 64;
+/// Between two looks for ports that somebody waits for.
+const PORTS_EVERY: Duration = Duration::from_millis(2);
 /// Time for the last answers to leave.
 const FAREWELL: Duration = Duration::from_millis(50);
 
@@ -62,9 +67,9 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     };
     let state_file = options.config.control.state.clone().or_else(service_state);
     let file = options.file.as_deref().map(Source::load).transpose()?;
-    let config = match &state_file {
+    let (config, owners) = match &state_file {
         Some(path) => state::restore(options.config, file.as_ref(), path)?,
-        None => options.config,
+        None => (options.config, Owners::default()),
     };
     if let Err(error) = pmd::process::raise_descriptor_limit() {
         tracing::warn!(%error, "the limit of open files stays as it is: hundreds of vhost-user ports may not fit");
@@ -72,9 +77,9 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     let mut switch = Switch::start(config)?;
     switch.set_state_file(state_file.as_deref());
     switch.set_config_file(file);
+    switch.set_owners(owners);
     let (mut shell, console) = Shell::new(switch)?;
     shell.config_file = options.file;
-    tracing::info!(socket = %server.path().display(), "the switch runs");
 
     let (calls, mut requests) = mpsc::channel::<Call>(CALLS);
     let (jobs, mut work) = mpsc::channel::<api::Job>(CALLS);
@@ -83,22 +88,37 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     if options.interactive {
         interactive(Caller::new(calls.clone()), ended.clone())?;
     }
+    let socket = server.path().to_owned();
     let reading = readers.map(|server| tokio::spawn(server.serve(calls.clone(), programs.clone())));
     let mut serving = tokio::spawn(server.serve(calls, programs));
+    // DPDK is up and its threads are there: whatever they start from now on is confined, too.
+    let seccomp = shell.switch.bare_config().control.seccomp;
+    if let Err(error) = confine(seccomp) {
+        tracing::warn!(%error, "system calls are not confined; write `[control] seccomp = \"off\"` where the kernel has no filters");
+    }
+    tracing::info!(socket = %socket.display(), ?seccomp, "the switch runs");
     let mut deaf = false;
+    let mut parked = Parked::default();
+    let mut reloading = None;
     let mut clock = tokio::time::interval(Duration::from_millis(TEND_EVERY_MS));
     clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         tokio::select! {
             Some(call) = requests.recv() => {
-                let reply = answer(&console, &mut shell, &call.request, Shell::suspect);
-                let _ = call.reply.send(reply);
+                parked.take(call, &console, &mut shell);
                 if shell.shutdown {
                     tokio::time::sleep(FAREWELL).await;
                     break;
                 }
             }
             Some(job) = work.recv() => job(&mut shell),
+            () = tokio::time::sleep(PORTS_EVERY), if !parked.is_empty() || reloading.is_some() => {
+                turn(&mut shell, "a turn of ports", |switch| switch.tend_ports(Instant::now()));
+                parked.go_on(&console, &mut shell);
+                if let Some(attempt) = reloading.take_if(|attempt| shell.switch.is_ripe(*attempt)) {
+                    reloading = reload(&mut shell, attempt);
+                }
+            }
             _ = clock.tick() => turn(&mut shell, "a turn of control", |switch| switch.tend(Instant::now())),
             () = tokio::time::sleep(Duration::from_millis(BUSY_EVERY_MS)), if shell.switch.is_busy() => {
                 turn(&mut shell, "a turn of queue pairs", Switch::hurry);
@@ -111,9 +131,8 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
             _ = hangup.recv() => {
-                if let Err(fault) = caught("a reload", || reload(&mut shell)) {
-                    shell.suspect(&fault);
-                }
+                let attempt = shell.switch.new_attempt();
+                reloading = reload(&mut shell, attempt);
             }
             Some(()) = console_ended.recv() => {
                 tracing::info!("the console was left; the switch runs on until SIGTERM or Ctrl-C");
@@ -147,15 +166,25 @@ fn turn(shell: &mut Shell, what: &str, work: impl FnOnce(&mut Switch)) {
     }
 }
 
-fn reload(shell: &mut Shell) {
+/// Reads the config file again; the number of the attempt when it is to be tried again.
+fn reload(shell: &mut Shell, attempt: u64) -> Option<u64> {
     let Some(path) = shell.config_file.clone() else {
         tracing::warn!("SIGHUP: the switch was started without a config file");
-        return;
+        return None;
     };
-    match shell.reload_config(&path) {
-        Ok(()) => tracing::info!(file = %path.display(), "config reloaded"),
-        Err(error) => tracing::error!(%error, "the config was not reloaded; the switch runs on as it was"),
+    shell.switch.begin_try(attempt);
+    let result = caught("a reload", || shell.reload_config(&path));
+    if shell.switch.end_try() == Next::TryAgain {
+        return Some(attempt);
     }
+    match result {
+        Ok(Ok(())) => tracing::info!(file = %path.display(), "config reloaded"),
+        Ok(Err(error)) => {
+            tracing::error!(%error, "the config was not reloaded; the switch runs on as it was");
+        }
+        Err(fault) => shell.suspect(&fault),
+    }
+    None
 }
 
 /// A console on this terminal, on a thread of its own.

@@ -6,6 +6,7 @@ pub mod api;
 pub mod bfd;
 pub mod capabilities;
 pub mod config;
+pub mod confinement;
 pub mod console;
 pub mod control;
 pub mod daemon;

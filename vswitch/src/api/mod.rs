@@ -5,9 +5,10 @@
 //! changes it, and hands back values that need no more of control to become messages.
 //!
 //! `bridge` turns messages into tables of the config and back, `kinds` knows the kinds of objects and `places` where a config has
-//! them, `current` is what there is at a moment, `plan` changes it, `objects` and `observe` are the services.
+//! them, `current` is what there is at a moment, `plan` changes it, `claims` says who may, `objects` and `observe` are the services.
 
 mod bridge;
+mod claims;
 mod connection;
 mod current;
 mod kinds;
@@ -34,7 +35,9 @@ use vswitch_api::v1::objects_server::ObjectsServer;
 use vswitch_api::v1::observe_server::ObserveServer;
 
 use crate::control::guard::caught;
+use crate::control::parked::CLOSING;
 use crate::shell::Shell;
+use crate::switch::ahead::Next;
 
 /// Something that control does for a client.
 pub type Job = Box<dyn FnOnce(&mut Shell) + Send>;
@@ -52,6 +55,8 @@ const MESSAGE: usize = 4 << 20;
 /// A client that does not answer pings is gone.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Between two looks for ports that somebody waits for.
+const PORTS_EVERY: Duration = Duration::from_millis(5);
 /// Connections that wait to be taken.
 const BACKLOG: usize = 64;
 
@@ -92,6 +97,44 @@ impl Control {
             || Problem::new(Code::Unavailable, "", "the switch is ending; ask again when it runs".into());
         self.jobs.send(job).await.map_err(|_| ending())?;
         Ok(answered.await.map_err(|_| ending())??)
+    }
+}
+
+impl Control {
+    /// As [`ask`](Self::ask), for a change whose answer is to tell what became of its ports: these are waited for here, and control
+    /// does what others ask meanwhile. Until they are there, `work` is done more than once.
+    async fn ask_and_wait<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl Fn(&mut Shell) -> T + Clone + Send + 'static,
+    ) -> Result<T, Problem> {
+        let attempt = self.ask(what, |shell| shell.switch.new_attempt()).await?;
+        loop {
+            let work = work.clone();
+            let tried = self.ask(what, move |shell| {
+                shell.switch.begin_try(attempt);
+                let result = work(shell);
+                (result, shell.switch.end_try())
+            });
+            let (result, next) = tried.await?;
+            match next {
+                Next::Answer => return Ok(result),
+                Next::AnswerWhenClosed => {
+                    let end = tokio::time::Instant::now() + CLOSING;
+                    while self.ask(what, |shell| shell.switch.has_ports_under_way()).await?
+                        && tokio::time::Instant::now() < end
+                    {
+                        tokio::time::sleep(PORTS_EVERY).await;
+                    }
+                    return Ok(result);
+                }
+                Next::TryAgain => {
+                    while !self.ask(what, move |shell| shell.switch.is_ripe(attempt)).await? {
+                        tokio::time::sleep(PORTS_EVERY).await;
+                    }
+                }
+            }
+        }
     }
 }
 

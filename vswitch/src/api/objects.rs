@@ -5,12 +5,12 @@ use tonic::{Code, Request, Response, Status};
 use vswitch_api::v1::objects_server::Objects;
 use vswitch_api::v1::{self, Kind, operation::Operation};
 
-use super::current::{Owners, PortStates, View, entry};
+use super::current::{PortStates, View, entry};
 use super::plan::{self, Step};
 use super::refusal::{Problem, status};
 use super::{Control, Role, kinds, watching};
 use crate::shell::Shell;
-use crate::switch::Switch;
+use crate::switch::{Missing, Switch};
 
 /// Objects of a page.
 pub(super) const PAGE: usize = 1000;
@@ -42,28 +42,43 @@ impl Service {
     }
 
     /// Carries out one step that leaves an object there.
-    async fn one(&self, step: Step) -> Result<Response<v1::Entry>, Status> {
+    async fn one(&self, step: Step, missing: Missing) -> Result<Response<v1::Entry>, Status> {
         let work = move |shell: &mut Shell| {
-            let items = plan::carry_out(&mut shell.switch, vec![step], None)?;
+            let items = plan::carry_out(&mut shell.switch, vec![step.clone()], None, missing)?;
             let kind = items.first().map_or(Kind::Unspecified, |item| item.kind);
             Ok((items, View::of(&shell.switch), states_of(&shell.switch, kind)))
         };
-        let done = self.control.ask("a change by the API", work).await?;
+        let done = self.change(work, missing).await?;
         let (items, view, ports) = done.map_err(|problems: Vec<Problem>| status(&problems))?;
         let item = items.first().ok_or_else(|| Problem::internal("a change without an object".into()))?;
-        let owners = Owners::of_one(view.file, item)?;
-        Ok(Response::new(entry(item, &owners, &ports, view.revision)?))
+        Ok(Response::new(entry(item, &view.owners, &ports, view.revision)?))
     }
 
     /// Carries out steps, and says the revision after them.
-    async fn all(&self, steps: Vec<Step>, expected: Option<u64>) -> Result<u64, Status> {
+    async fn all(&self, steps: Vec<Step>, expected: Option<u64>, missing: Missing) -> Result<u64, Status> {
         let work = move |shell: &mut Shell| {
-            plan::carry_out(&mut shell.switch, steps, expected)?;
+            plan::carry_out(&mut shell.switch, steps.clone(), expected, missing)?;
             Ok(shell.switch.changes().revision())
         };
-        let done = self.control.ask("a change by the API", work).await?;
+        let done = self.change(work, missing).await?;
         done.map_err(|problems: Vec<Problem>| status(&problems))
     }
+
+    async fn change<T: Send + 'static>(
+        &self,
+        work: impl Fn(&mut Shell) -> T + Clone + Send + 'static,
+        missing: Missing,
+    ) -> Result<T, Problem> {
+        match missing {
+            Missing::Later => self.control.ask("a change by the API", work).await,
+            _ => self.control.ask_and_wait("a change by the API", work).await,
+        }
+    }
+}
+
+/// What becomes of ports that cannot be opened at once.
+fn patience(wait: bool) -> Missing {
+    if wait { Missing::Refused } else { Missing::Later }
 }
 
 fn states_of(switch: &Switch, kind: Kind) -> PortStates {
@@ -75,7 +90,9 @@ impl Objects for Service {
     type WatchStream = ReceiverStream<Result<v1::WatchResponse, Status>>;
 
     async fn create(&self, request: Request<v1::CreateRequest>) -> Result<Response<v1::Entry>, Status> {
-        self.one(Step::create(change_of(request)?)?).await
+        let request = change_of(request)?;
+        let missing = patience(request.wait);
+        self.one(Step::create(request)?, missing).await
     }
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::Entry>, Status> {
@@ -83,8 +100,7 @@ impl Objects for Service {
         let kind = kinds::kind_of(&key)?;
         let (view, ports) = self.current(kind).await?;
         let item = view.get(kind, &key.id)?.ok_or_else(|| kinds::unknown(kind, &key.id))?;
-        let owners = Owners::of_one(view.file, &item)?;
-        Ok(Response::new(entry(&item, &owners, &ports, view.revision)?))
+        Ok(Response::new(entry(&item, &view.owners, &ports, view.revision)?))
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
@@ -100,26 +116,28 @@ impl Objects for Service {
         let more = ids.len() > from + size;
         let ids: Vec<String> = ids.drain(from..).take(size).collect();
         let next_page_token = ids.last().filter(|_| more).cloned().unwrap_or_default();
-        let (items, owners) = (view.some(kind, &ids)?, Owners::of(view.file, kind));
-        let entries = items.iter().map(|item| entry(item, &owners, &ports, view.revision));
+        let items = view.some(kind, &ids)?;
+        let entries = items.iter().map(|item| entry(item, &view.owners, &ports, view.revision));
         let entries = entries.collect::<Result<_, Problem>>()?;
         Ok(Response::new(v1::ListResponse { entries, next_page_token, revision: view.revision }))
     }
 
     async fn update(&self, request: Request<v1::UpdateRequest>) -> Result<Response<v1::Entry>, Status> {
-        self.one(Step::update(change_of(request)?)?).await
+        let request = change_of(request)?;
+        let missing = patience(request.wait);
+        self.one(Step::update(request)?, missing).await
     }
 
     async fn delete(
         &self,
         request: Request<v1::DeleteRequest>,
     ) -> Result<Response<v1::DeleteResponse>, Status> {
-        let revision = self.all(vec![Step::delete(change_of(request)?)?], None).await?;
+        let revision = self.all(vec![Step::delete(change_of(request)?)?], None, Missing::Later).await?;
         Ok(Response::new(v1::DeleteResponse { revision }))
     }
 
     async fn apply(&self, request: Request<v1::ApplyRequest>) -> Result<Response<v1::ApplyResponse>, Status> {
-        let v1::ApplyRequest { operations, expected_revision } = change_of(request)?;
+        let v1::ApplyRequest { operations, expected_revision, wait } = change_of(request)?;
         let step = |(at, operation): (usize, v1::Operation)| {
             let step = match operation.operation {
                 Some(Operation::Create(create)) => Step::create(create),
@@ -132,7 +150,7 @@ impl Objects for Service {
             step.map_err(|problem| problem.within(&format!("operations[{at}]")))
         };
         let steps = operations.into_iter().enumerate().map(step).collect::<Result<Vec<_>, _>>()?;
-        let revision = self.all(steps, expected_revision).await?;
+        let revision = self.all(steps, expected_revision, patience(wait)).await?;
         Ok(Response::new(v1::ApplyResponse { revision }))
     }
 

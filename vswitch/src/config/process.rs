@@ -152,10 +152,25 @@ impl Default for ApiConfig {
     }
 }
 
-/// `[control]`: what outlives the process.
+/// What becomes of system calls that the daemon does not need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Seccomp {
+    /// They fail with EPERM.
+    #[default]
+    On,
+    /// They are made, and the kernel's audit log tells of them.
+    Log,
+    /// They are made.
+    Off,
+}
+
+/// `[control]`: the daemon itself: what outlives it, and what it may do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ControlConfig {
     /// The file that changes made at run time are saved to; absent: they are not.
     pub state: Option<PathBuf>,
+    /// System calls once it runs.
+    pub seccomp: Seccomp,
 }

@@ -156,7 +156,10 @@ fn load(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     }
     let text = read(&path)?;
     shell.depth += 1;
+    // Each command builds on those before it.
+    let suspended = shell.switch.suspend_try();
     let result = console.execute_all(shell, &text, &path.display().to_string());
+    shell.switch.resume_try(suspended);
     shell.depth -= 1;
     result
 }

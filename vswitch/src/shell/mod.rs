@@ -74,8 +74,9 @@ impl Shell {
 impl Shell {
     /// Something of control panicked: it is told, though not with every turn of a clock.
     pub fn suspect(&mut self, fault: &Fault) {
-        // A file of commands that was under way is so no more.
+        // A file of commands that was under way is so no more, nor is a change that was tried.
         self.depth = 0;
+        self.switch.end_try();
         let now = Instant::now();
         if self.faults.len() >= FAULTS {
             self.faults.clear();
