@@ -65,6 +65,8 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         Some(group) => Some(Server::bind_for_readers(&options.config.api.read_socket(), group)?),
         None => None,
     };
+    let tcp = options.config.api.tcp.as_ref().map(api::tcp::Tcp::bind).transpose()?;
+    let keys = tcp.as_ref().map(api::tcp::Tcp::keys);
     let state_file = options.config.control.state.clone().or_else(service_state);
     let file = options.file.as_deref().map(Source::load).transpose()?;
     let (config, owners) = match &state_file {
@@ -80,10 +82,11 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     switch.set_owners(owners);
     let (mut shell, console) = Shell::new(switch)?;
     shell.config_file = options.file;
+    shell.keys = keys;
 
     let (calls, mut requests) = mpsc::channel::<Call>(CALLS);
     let (jobs, mut work) = mpsc::channel::<api::Job>(CALLS);
-    let programs = api::start(jobs).context("cannot start the API's thread")?;
+    let programs = api::start(jobs, tcp).context("cannot start the API's thread")?;
     let (ended, mut console_ended) = mpsc::channel::<()>(1);
     if options.interactive {
         interactive(Caller::new(calls.clone()), ended.clone())?;

@@ -1,5 +1,6 @@
-//! Connections that the control socket's server took, and that turned out to speak HTTP/2.
+//! Connections: those that the control socket's server took, and that turned out to speak HTTP/2, and those by TLS.
 
+use std::fmt;
 use std::io;
 use std::os::unix::net::UnixStream as StdStream;
 use std::pin::Pin;
@@ -7,11 +8,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-/// What a client may do, by the socket that it came by.
+/// What a client may do, by the socket that it came by or by its certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Everything.
@@ -23,15 +25,33 @@ pub enum Role {
 /// A connection, and what was read of it.
 #[derive(Debug)]
 pub struct Accepted {
-    pub stream: StdStream,
-    pub read: Vec<u8>,
-    pub role: Role,
+    stream: Stream,
+    read: Vec<u8>,
+    role: Role,
 }
 
+enum Stream {
+    Unix(StdStream),
+    /// With its place among those.
+    Tls(Box<TlsStream<TcpStream>>, OwnedSemaphorePermit),
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unix(_) => "Unix",
+            Self::Tls(..) => "Tls",
+        })
+    }
+}
+
+/// What bytes come and go by.
+trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
+
 /// A connection of the API; it has its place until it is dropped.
-#[derive(Debug)]
 pub(super) struct Connection {
-    stream: UnixStream,
+    stream: Box<dyn Bytes>,
     role: Role,
     read: Vec<u8>,
     /// How much of `read` was taken.
@@ -40,17 +60,31 @@ pub(super) struct Connection {
 }
 
 impl Accepted {
+    /// By a Unix socket, with what was read of it.
+    pub fn by_unix(stream: StdStream, read: Vec<u8>, role: Role) -> Self {
+        Self { stream: Stream::Unix(stream), read, role }
+    }
+
+    /// By TLS.
+    pub(super) fn by_tls(stream: TlsStream<TcpStream>, role: Role, place: OwnedSemaphorePermit) -> Self {
+        Self { stream: Stream::Tls(Box::new(stream), place), read: Vec::new(), role }
+    }
+
     /// The same on the runtime of this thread; `None` when there is no place for it, or it is gone.
     pub(super) fn into_connection(self, places: Arc<Semaphore>) -> Option<Connection> {
-        let Ok(place) = places.try_acquire_owned() else {
-            tracing::warn!("an API client was sent away: there are too many");
-            return None;
+        let (stream, place): (Box<dyn Bytes>, _) = match self.stream {
+            Stream::Unix(stream) => {
+                let Ok(place) = places.try_acquire_owned() else {
+                    tracing::warn!("an API client was sent away: there are too many");
+                    return None;
+                };
+                (Box::new(UnixStream::from_std(stream).ok()?), place)
+            }
+            Stream::Tls(stream, place) => (stream, place),
         };
-        let stream = UnixStream::from_std(self.stream).ok()?;
         Some(Connection { stream, role: self.role, read: self.read, taken: 0, _place: place })
     }
 }
-
 impl Connected for Connection {
     type ConnectInfo = Role;
 

@@ -17,6 +17,7 @@ mod observe;
 mod places;
 mod plan;
 mod refusal;
+pub mod tcp;
 #[cfg(test)]
 mod tests;
 mod watching;
@@ -26,6 +27,7 @@ use std::time::Duration;
 
 pub use connection::{Accepted, Role};
 use refusal::Problem;
+use tcp::Tcp;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
@@ -138,16 +140,16 @@ impl Control {
     }
 }
 
-/// Starts the thread of the interface. Jobs go to `jobs`; connections come from what this returns, until it is dropped.
+/// Starts the thread of the interface. Jobs go to `jobs`; connections come from what this returns, until it is dropped, and by TCP.
 ///
 /// # Errors
 /// When the system has no thread, or no runtime for it.
-pub fn start(jobs: mpsc::Sender<Job>) -> std::io::Result<mpsc::Sender<Accepted>> {
+pub fn start(jobs: mpsc::Sender<Job>, tcp: Option<Tcp>) -> std::io::Result<mpsc::Sender<Accepted>> {
     let (accepted, connections) = mpsc::channel::<Accepted>(BACKLOG);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("api".into()).spawn(move || {
         let control = Control { jobs, watchers: Arc::new(Semaphore::new(WATCHERS)) };
-        if let Err(error) = runtime.block_on(serve(control, connections)) {
+        if let Err(error) = runtime.block_on(serve(control, connections, tcp)) {
             tracing::error!(%error, "the API has ended; restart the switch when it suits");
         }
     })?;
@@ -157,9 +159,19 @@ pub fn start(jobs: mpsc::Sender<Job>) -> std::io::Result<mpsc::Sender<Accepted>>
 async fn serve(
     control: Control,
     connections: mpsc::Receiver<Accepted>,
+    tcp: Option<Tcp>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
-    let incoming = ReceiverStream::new(connections).filter_map(move |accepted| {
+    let (by_tcp, others) = mpsc::channel(BACKLOG);
+    if let Some(tcp) = tcp {
+        tokio::spawn(async move {
+            if let Err(error) = tcp.serve(by_tcp).await {
+                tracing::error!(%error, "the API is not to be had over TCP any more; restart the switch when it suits");
+            }
+        });
+    }
+    let others = ReceiverStream::new(others);
+    let incoming = ReceiverStream::new(connections).merge(others).filter_map(move |accepted| {
         // A client too many sees its connection closed.
         accepted.into_connection(places.clone()).map(Ok::<_, std::io::Error>)
     });

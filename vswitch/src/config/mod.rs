@@ -55,7 +55,8 @@ pub use offload::{
 };
 pub use port_spec::PortSpec;
 pub use process::{
-    ApiConfig, ControlConfig, EalConfig, ForwardConfig, ForwardMode, HugePages, Idle, Seccomp, WorkersConfig,
+    ApiConfig, ApiTcpConfig, ControlConfig, EalConfig, ForwardConfig, ForwardMode, HugePages, Idle, Seccomp,
+    WorkersConfig,
 };
 pub use qos::{BothWays, LimitsConfig, LinkConfig, Percent, QosConfig, VnicQos};
 pub use rcft::{QuotaConfig, RcftConfig, Refuse, Share};

@@ -293,7 +293,7 @@ async fn client(
         // It needs a place among the clients of the API, and this one no more.
         let read = stream.buffer().to_vec();
         let stream = stream.into_inner().into_std()?;
-        return programs.send(Accepted { stream, read, role }).await.map_err(io::Error::other);
+        return programs.send(Accepted::by_unix(stream, read, role)).await.map_err(io::Error::other);
     }
     if role != Role::Owner {
         let message =

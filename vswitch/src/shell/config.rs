@@ -83,6 +83,13 @@ impl Shell {
     /// What is wrong with the file or with the change; the switch is as it was.
     pub fn reload_config(&mut self, path: &Path) -> Result<(), CommandError> {
         let result = source(path).and_then(|file| Ok(self.switch.reload_file(file)?));
+        // With the file, which names them, though they may be new where it says what it said.
+        let result = result.and_then(|()| match &self.keys {
+            Some(keys) => keys.read_again().map_err(|error| {
+                CommandError::new(format!("{error}; the config was read again, and the keys of before hold"))
+            }),
+            None => Ok(()),
+        });
         // Comparing files of ten thousand vNICs takes some hundred MiB for a moment.
         pmd::process::trim_heap();
         result

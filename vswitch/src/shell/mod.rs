@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use crate::api::tcp::Keys;
 use crate::console::{Command, CommandError, Console, SyntaxError};
 use crate::control::guard::Fault;
 use crate::switch::{Switch, SwitchError};
@@ -45,6 +46,8 @@ pub struct Shell {
     faults: HashMap<String, Instant>,
     /// The config file that `config reload` and SIGHUP read: the one of the start, or the one that was loaded last.
     pub config_file: Option<std::path::PathBuf>,
+    /// The keys of the API over TCP, where it is to be had there.
+    pub keys: Option<std::sync::Arc<Keys>>,
 }
 
 /// A command of the switch.
@@ -66,6 +69,7 @@ impl Shell {
             shutdown: false,
             faults: HashMap::new(),
             config_file: None,
+            keys: None,
         };
         Ok((shell, console))
     }
