@@ -17,6 +17,9 @@ const STOP: Duration = Duration::from_secs(15);
 /// says nothing by then is not there.
 const RESOLVE: Duration = Duration::from_millis(1300);
 
+/// In a body, around further keys of `[api]`.
+const API: &str = "#api\n";
+
 /// A running switch.
 #[derive(Debug)]
 pub struct Daemon {
@@ -41,6 +44,15 @@ impl Daemon {
     #[track_caller]
     pub fn start(netns: &Netns, body: &str) -> Daemon {
         let mut daemon = Self::start_alone(netns, body);
+        daemon.wait_until_resolved();
+        daemon
+    }
+
+    /// As `start`, with further keys of `[api]`.
+    #[track_caller]
+    pub fn start_with_api(netns: &Netns, body: &str, api: &str) -> Daemon {
+        // The harness ends its own `[api]` with the socket.
+        let mut daemon = Self::start_alone(netns, &format!("{API}{api}{API}{body}"));
         daemon.wait_until_resolved();
         daemon
     }
@@ -330,12 +342,13 @@ fn launch(netns: &Netns, program: &Path, config: &Path, dir: &Workdir) -> Proces
 }
 
 fn whole_config(body: &str, prefix: &str, socket: &Path) -> String {
+    let (api, body) = body.strip_prefix(API).and_then(|rest| rest.split_once(API)).unwrap_or(("", body));
     // Both cores are shared with the traffic here, so an idle worker sleeps.
     let workers = if body.contains("[workers]") { "" } else { "[workers]\ncores = [1]\nidle = \"sleep\"\n" };
     let (before, eal) = body.split_once("[eal]\n").unwrap_or((body, ""));
     let (eal, after) = eal.split_at(eal.find("\n[").map_or(eal.len(), |end| end + 1));
     format!(
-        "[eal]\nhuge-pages = \"never\"\nmemory = \"256MiB\"\nfile-prefix = \"{prefix}\"\n{eal}\n[api]\nsocket = \"{}\"\n\n{workers}\n{before}{after}",
+        "[eal]\nhuge-pages = \"never\"\nmemory = \"256MiB\"\nfile-prefix = \"{prefix}\"\n{eal}\n[api]\nsocket = \"{}\"\n{api}\n{workers}\n{before}{after}",
         socket.display()
     )
 }

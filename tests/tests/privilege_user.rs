@@ -6,8 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use tests::api::{self, Api};
-use tests::{Netns, Workdir, binary, process};
+use tests::steady::Ping;
+use tests::{Daemon, Netns, Workdir, binary, process};
 use vswitch_api::v1::Kind;
+use vswitch_api::v1::object::Spec;
 
 /// Numbers of capabilities (linux/capability.h).
 const CAPABILITIES: &[(&str, u32)] = &[("CAP_NET_ADMIN", 12), ("CAP_NET_RAW", 13), ("CAP_BPF", 39)];
@@ -73,6 +75,8 @@ fn privilege_a_user_with_three_capabilities_runs_taps_veths_and_vhost_sockets() 
         format!("CapEff:\t{mask:016x}"),
         format!("CapBnd:\t{mask:016x}"),
         "NoNewPrivs:\t1".into(),
+        "Seccomp:\t2".into(),
+        "Umask:\t0077".into(),
     ] {
         assert!(status.contains(&line), "{line}: {status}");
     }
@@ -86,6 +90,7 @@ fn privilege_a_user_with_three_capabilities_runs_taps_veths_and_vhost_sockets() 
         netns.ip(&format!("addr add 10.0.0.{number}/24 dev {interface}"));
     }
     red.run(&["ping", "-c", "5", "-i", "0.2", "-W", "2", "10.0.0.2"]);
+    assert_confined(switch.pid());
     let mut api = Api::connect(&socket);
     api.create(api::vpc("kept", 777)).unwrap();
     assert_eq!(mode(&run.join("state")), 0o600);
@@ -96,6 +101,64 @@ fn privilege_a_user_with_three_capabilities_runs_taps_veths_and_vhost_sockets() 
     let said = switch.output();
     assert!(!said.contains("CAP_") && !said.contains("ERROR"), "{said}");
     assert!(!socket.exists());
+}
+
+/// Every thread has the filter, and a way to no more rights.
+fn assert_confined(pid: u32) {
+    let threads: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .unwrap()
+        .map(|thread| std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap())
+        .collect();
+    assert!(threads.len() > 4, "{}", threads.len());
+    for status in &threads {
+        for line in ["Seccomp:\t2", "NoNewPrivs:\t1"] {
+            assert!(status.contains(line), "{line}: {status}");
+        }
+    }
+}
+
+/// What the daemon would do at somebody's bidding: a debugger has one of its threads make the calls.
+#[test]
+fn privilege_calls_that_nobody_needs_are_refused_and_packets_go_on() {
+    let host = Netns::new("host");
+    let mut daemon = Daemon::start(&host, api::NETWORKS);
+    let mut api = Api::connect(daemon.socket());
+    let pods = [("one", 1), ("two", 2)].map(|(name, number)| {
+        api.create(Spec::Vnic(api::tap_vnic(name, "red", number))).unwrap();
+        api::plug(&host, name, number)
+    });
+    pods[0].run(&["ping", "-c", "3", "-i", "0.2", "-W", "2", "10.0.0.2"]);
+    let pid = daemon.process().pid();
+    assert_confined(pid);
+    let ping = Ping::start(&pods[0], "10.0.0.2");
+    // execve, unshare, mount, ptrace, setns of nothing (which is allowed, and fails otherwise), getpid.
+    let calls = [
+        ("(long)syscall(59, \"/bin/true\", 0, 0)", "-1"),
+        ("*(int*)__errno_location()", "1"),
+        ("(long)syscall(272, 0x40000000)", "-1"),
+        ("*(int*)__errno_location()", "1"),
+        ("(long)syscall(165, 0, \"/\", 0, 4096, 0)", "-1"),
+        ("*(int*)__errno_location()", "1"),
+        ("(long)syscall(308, -1, 0)", "-1"),
+        ("*(int*)__errno_location()", "9"),
+    ];
+    let mut args = vec!["gdb".to_owned(), "-batch".into(), "-nx".into(), "-p".into(), pid.to_string()];
+    for (call, _) in calls {
+        args.extend(["-ex".to_owned(), format!("print {call}")]);
+    }
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let output = process::try_run(&args);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    for (at, (call, value)) in calls.iter().enumerate() {
+        let line = format!("${} = {value}\n", at + 1);
+        assert!(said.contains(&line), "{call}: {line} is missing: {said}");
+    }
+    // The debugger held it for a moment; nothing else happened.
+    ping.stop();
+    pods[0].run(&["ping", "-c", "3", "-i", "0.2", "-W", "2", "10.0.0.2"]);
+    daemon.assert_conserved();
+    drop(pods);
+    daemon.end();
 }
 
 /// systemd itself reads the unit.

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::api::ManualRules;
+use crate::api::tcp::Keys;
 use crate::control::guard::Fault;
 use crate::switch::Switch;
 
@@ -23,6 +25,8 @@ pub struct Controller {
     faults: HashMap<String, Instant>,
     /// The config file that reloads read: the one of the start, or the one that was loaded last.
     pub config_file: Option<PathBuf>,
+    /// The keys of the API over TCP, where it is to be had there.
+    pub keys: Option<Arc<Keys>>,
 }
 
 impl Controller {
@@ -40,6 +44,8 @@ impl Controller {
 
     /// Something of control panicked: it is told, though not with every turn of a clock.
     pub fn suspect(&mut self, fault: &Fault) {
+        // A change that was tried is so no more.
+        self.switch.end_try();
         let now = Instant::now();
         if self.faults.len() >= FAULTS {
             self.faults.clear();

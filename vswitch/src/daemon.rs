@@ -13,16 +13,21 @@ use tokio::time::MissedTickBehavior;
 use crate::api;
 use crate::commands;
 use crate::config::{Config, Source};
+use crate::confinement::confine;
 use crate::console::repl;
 use crate::control::guard::caught;
 use crate::control::server::Server;
 use crate::controller::Controller;
 use crate::state;
+use crate::state::owners::Owners;
+use crate::switch::ahead::Next;
 use crate::switch::rcft::BUSY_EVERY_MS;
 use crate::switch::{Switch, TEND_EVERY_MS};
 
 /// Requests of all clients that may wait.
 const JOBS: usize = 64;
+/// Between two looks for ports that somebody waits for.
+const PORTS_EVERY: Duration = Duration::from_millis(2);
 /// Time for the last answers to leave.
 const FAREWELL: Duration = Duration::from_millis(50);
 
@@ -60,11 +65,13 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         Some(group) => Some(Server::bind_for_readers(&options.config.api.read_socket(), group)?),
         None => None,
     };
+    let tcp = options.config.api.tcp.as_ref().map(api::tcp::Tcp::bind).transpose()?;
+    let keys = tcp.as_ref().map(api::tcp::Tcp::keys);
     let state_file = options.config.control.state.clone().or_else(service_state);
     let file = options.file.as_deref().map(Source::load).transpose()?;
-    let config = match &state_file {
+    let (config, owners) = match &state_file {
         Some(path) => state::restore(options.config, file.as_ref(), path)?,
-        None => options.config,
+        None => (options.config, Owners::default()),
     };
     if let Err(error) = pmd::process::raise_descriptor_limit() {
         tracing::warn!(%error, "the limit of open files stays as it is: hundreds of vhost-user ports may not fit");
@@ -72,20 +79,29 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     let mut switch = Switch::start(config)?;
     switch.set_state_file(state_file.as_deref());
     switch.set_config_file(file);
+    switch.set_owners(owners);
     // Whatever folder the process is in later, it is this file.
     let file = options.file.map(|file| std::path::absolute(&file).unwrap_or(file));
     let mut controller = Controller::new(switch, file);
-    tracing::info!(socket = %server.path().display(), "the switch runs");
+    controller.keys = keys;
 
     let (jobs, mut work) = mpsc::channel::<api::Job>(JOBS);
-    let clients = api::start(jobs).context("cannot start the API's thread")?;
+    let clients = api::start(jobs, tcp).context("cannot start the API's thread")?;
     let (ended, mut console_ended) = mpsc::channel::<()>(1);
     if options.interactive {
         interactive(server.path().to_owned(), ended.clone())?;
     }
+    let socket = server.path().to_owned();
     let reading = readers.map(|server| tokio::spawn(server.serve(clients.clone())));
     let mut serving = tokio::spawn(server.serve(clients));
+    // DPDK is up and its threads are there: whatever they start from now on is confined, too.
+    let seccomp = controller.switch.bare_config().control.seccomp;
+    if let Err(error) = confine(seccomp) {
+        tracing::warn!(%error, "system calls are not confined; write `[control] seccomp = \"off\"` where the kernel has no filters");
+    }
+    tracing::info!(socket = %socket.display(), ?seccomp, "the switch runs");
     let mut deaf = false;
+    let mut reloading = None;
     let mut clock = tokio::time::interval(Duration::from_millis(TEND_EVERY_MS));
     clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
@@ -95,6 +111,12 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
                 if controller.shutdown {
                     tokio::time::sleep(FAREWELL).await;
                     break;
+                }
+            }
+            () = tokio::time::sleep(PORTS_EVERY), if reloading.is_some() || controller.switch.is_trying() => {
+                turn(&mut controller, "a turn of ports", |switch| switch.tend_ports(Instant::now()));
+                if let Some(attempt) = reloading.take_if(|attempt| controller.switch.is_ripe(*attempt)) {
+                    reloading = reload(&mut controller, attempt);
                 }
             }
             _ = clock.tick() => turn(&mut controller, "a turn of control", |switch| switch.tend(Instant::now())),
@@ -109,9 +131,8 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
             _ = hangup.recv() => {
-                if let Err(fault) = caught("a reload", || reload(&mut controller)) {
-                    controller.suspect(&fault);
-                }
+                let attempt = controller.switch.new_attempt();
+                reloading = reload(&mut controller, attempt);
             }
             Some(()) = console_ended.recv() => {
                 tracing::info!("the console was left; the switch runs on until SIGTERM or Ctrl-C");
@@ -145,11 +166,21 @@ fn turn(controller: &mut Controller, what: &str, work: impl FnOnce(&mut Switch))
     }
 }
 
-fn reload(controller: &mut Controller) {
-    match api::reload(controller) {
-        Ok(file) => tracing::info!(%file, "config reloaded"),
-        Err(error) => tracing::error!(%error, "the config was not reloaded; the switch runs on as it was"),
+/// Reads the config file again; the number of the attempt when it is to be tried again.
+fn reload(controller: &mut Controller, attempt: u64) -> Option<u64> {
+    controller.switch.begin_try(attempt);
+    let result = caught("a reload", || api::reload(controller));
+    if controller.switch.end_try() == Next::TryAgain {
+        return Some(attempt);
     }
+    match result {
+        Ok(Ok(file)) => tracing::info!(%file, "config reloaded"),
+        Ok(Err(error)) => {
+            tracing::error!(%error, "the config was not reloaded; the switch runs on as it was");
+        }
+        Err(fault) => controller.suspect(&fault),
+    }
+    None
 }
 
 /// A console on this terminal, on a thread of its own.

@@ -7,6 +7,7 @@ pub mod bfd;
 pub mod capabilities;
 pub mod commands;
 pub mod config;
+pub mod confinement;
 pub mod console;
 pub mod control;
 pub mod controller;

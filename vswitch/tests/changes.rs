@@ -89,7 +89,7 @@ impl Running {
     fn check(&self, after: &str) {
         let running = self.inside.controller.switch.config();
         let restored =
-            state::restore(self.file.config.clone(), Some(&self.file), &self.folder.join("state")).unwrap();
+            state::restore(self.file.config.clone(), Some(&self.file), &self.folder.join("state")).unwrap().0;
         assert_eq!(sorted(restored), sorted(running), "what a restart would have after {after}");
     }
 }

@@ -141,17 +141,15 @@ impl Switch {
     }
 
     pub fn create(&mut self, vnic: v1::Vnic) -> std::result::Result<Option<KnownVnic>, Status> {
-        let asked = v1::CreateRequest {
-            object: Some(v1::Object { spec: Some(Spec::Vnic(vnic)) }),
-            ..v1::CreateRequest::default()
-        };
+        let object = Some(v1::Object { spec: Some(Spec::Vnic(vnic)) });
+        let asked = v1::CreateRequest { object, owner: v1::Owner::Cni.into(), wait: false };
         self.ask(|mut client| async move { client.create(asked).await }).map(known)
     }
 
     /// Takes a vNIC away; one that there is not is well away.
     pub fn delete(&mut self, name: &str) -> Result<()> {
         let key = Some(v1::Key { kind: Kind::Vnic.into(), id: name.to_owned() });
-        let asked = v1::DeleteRequest { key };
+        let asked = v1::DeleteRequest { key, owner: v1::Owner::Cni.into(), force: false };
         match self.ask(|mut client| async move { client.delete(asked).await }) {
             Err(status) if status.code() != Code::NotFound => Err(refusal(&status)),
             _ => Ok(()),

@@ -17,8 +17,8 @@ const MAX_FILE: u64 = 16 << 20;
 service! { Configuration {
     reads get_config(GetConfigRequest) -> GetConfigResponse: "reading the config",
     changes export_config(ExportConfigRequest) -> ExportConfigResponse: "writing the config",
-    changes load_config(LoadConfigRequest) -> LoadConfigResponse: "loading a config",
-    changes reload_config(ReloadConfigRequest) -> ReloadConfigResponse: "reloading the config",
+    waits load_config(LoadConfigRequest) -> LoadConfigResponse: "loading a config",
+    waits reload_config(ReloadConfigRequest) -> ReloadConfigResponse: "reloading the config",
     changes diff_config(DiffConfigRequest) -> DiffConfigResponse: "comparing configs",
 } }
 
@@ -84,6 +84,11 @@ fn reload_config(
     };
     let file = path.display().to_string();
     with_file(&file, |file| Ok(controller.switch.reload_file(file)?))?;
+    // With the file, which names them, though they may be new where it says what it said.
+    if let Some(Err(error)) = controller.keys.as_ref().map(|keys| keys.read_again()) {
+        let message = format!("{error}; the config was read again, and the keys of before hold");
+        return Err(Problem::new(Code::FailedPrecondition, "", message).into());
+    }
     Ok(v1::ReloadConfigResponse { file, revision: controller.switch.changes().revision() })
 }
 

@@ -4,6 +4,7 @@
 //! all have, the one that was silent for longest. A client that only watches is not silent: it answers the pings of the server. Where
 //! all have spoken just now, the one that comes is sent away.
 
+use std::fmt;
 use std::io;
 use std::os::unix::net::UnixStream as StdStream;
 use std::pin::Pin;
@@ -14,15 +15,17 @@ use std::time::Instant;
 
 use futures_util::task::AtomicWaker;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-/// Connections at a time.
+/// Connections by Unix sockets at a time.
 pub(super) const CONNECTIONS: usize = 256;
 /// A client that has asked something, and spoken within this time, keeps its place; in milliseconds.
 const FRESH_MS: u64 = 1000;
 
-/// What a client may do, by the socket that it came by.
+/// What a client may do, by the socket that it came by or by its certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Everything.
@@ -34,11 +37,30 @@ pub enum Role {
 /// A connection that was taken.
 #[derive(Debug)]
 pub struct Accepted {
-    pub stream: StdStream,
-    pub role: Role,
+    stream: Stream,
+    role: Role,
 }
 
-/// The places of all connections.
+enum Stream {
+    Unix(StdStream),
+    /// With its place among those.
+    Tls(Box<TlsStream<TcpStream>>, OwnedSemaphorePermit),
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unix(_) => "Unix",
+            Self::Tls(..) => "Tls",
+        })
+    }
+}
+
+/// What bytes come and go by.
+trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
+
+/// The places of all connections by Unix sockets.
 #[derive(Debug)]
 pub(super) struct Places {
     taken: Mutex<Vec<Weak<Place>>>,
@@ -64,7 +86,7 @@ impl Places {
         self.began.elapsed().as_millis() as u64
     }
 
-    /// A place: a free one, or that of the client that was silent for longest; none while all have spoken just now.
+    /// A place: a free one, or that of whoever gives way; none while all have spoken just now.
     fn take(&self) -> Option<Arc<Place>> {
         let now = self.now();
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,26 +127,46 @@ impl Caller {
 }
 
 /// A connection of the API; it has its place until it is dropped.
-#[derive(Debug)]
 pub(super) struct Connection {
-    stream: UnixStream,
+    stream: Box<dyn Bytes>,
     role: Role,
     place: Arc<Place>,
     places: Arc<Places>,
+    /// Its place among those by TLS.
+    _among_tls: Option<OwnedSemaphorePermit>,
 }
 
 impl Accepted {
+    /// By a Unix socket.
+    pub fn by_unix(stream: StdStream, role: Role) -> Self {
+        Self { stream: Stream::Unix(stream), role }
+    }
+
+    /// What its client may do.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// By TLS.
+    pub(super) fn by_tls(stream: TlsStream<TcpStream>, role: Role, place: OwnedSemaphorePermit) -> Self {
+        Self { stream: Stream::Tls(Box::new(stream), place), role }
+    }
+
     /// The same on the runtime of this thread; `None` when there is no place for it, or it is gone.
     pub(super) fn into_connection(self, places: &Arc<Places>) -> Option<Connection> {
-        let Some(place) = places.take() else {
-            tracing::warn!("an API client was sent away: there are {CONNECTIONS}, all at work");
-            return None;
+        let (stream, place, among_tls): (Box<dyn Bytes>, _, _) = match self.stream {
+            Stream::Unix(stream) => {
+                let Some(place) = places.take() else {
+                    tracing::warn!("an API client was sent away: there are {CONNECTIONS}, all at work");
+                    return None;
+                };
+                (Box::new(UnixStream::from_std(stream).ok()?), place, None)
+            }
+            Stream::Tls(stream, permit) => (stream, Arc::default(), Some(permit)),
         };
-        let stream = UnixStream::from_std(self.stream).ok()?;
-        Some(Connection { stream, role: self.role, place, places: places.clone() })
+        Some(Connection { stream, role: self.role, place, places: places.clone(), _among_tls: among_tls })
     }
 }
-
 impl Connected for Connection {
     type ConnectInfo = Caller;
 

@@ -13,6 +13,7 @@ use super::kinds::{self, Item};
 use super::places::place;
 use super::refusal::Problem;
 use crate::config::{Config, LocationConfig, Source};
+use crate::state::owners::{self, Owner};
 use crate::switch::Switch;
 
 /// The objects, which are shared with the switch.
@@ -24,7 +25,7 @@ pub(super) struct View {
     locations: OrdMap<(u32, IpAddr), LocationConfig>,
     snapshot: Arc<Snapshot>,
     pub revision: u64,
-    pub file: Option<Arc<Source>>,
+    pub owners: Owners,
 }
 
 impl View {
@@ -34,7 +35,7 @@ impl View {
             locations: switch.topology().all_locations(),
             snapshot: switch.snapshot().clone(),
             revision: switch.changes().revision(),
-            file: switch.config_file(),
+            owners: Owners { file: switch.config_file(), at_run_time: switch.owners().clone() },
         }
     }
 
@@ -81,44 +82,43 @@ impl View {
     }
 }
 
-/// Which objects of a kind the config file names.
+/// Who made what.
+#[derive(Clone)]
 pub(super) struct Owners {
-    file: Option<Arc<Source>>,
-    ids: HashSet<String>,
+    pub file: Option<Arc<Source>>,
+    pub at_run_time: owners::Owners,
 }
 
 impl Owners {
-    /// Of all objects of a kind.
-    pub fn of(file: Option<Arc<Source>>, kind: Kind) -> Self {
-        let ids = file.as_ref().map(|file| match place(kind) {
-            Some(place) => place.ids(&file.config),
-            None => file.config.locations.iter().map(kinds::location_id).collect(),
-        });
-        Self { ids: ids.into_iter().flatten().collect(), file }
+    /// Who made an object.
+    pub fn of(&self, kind: Kind, id: &str) -> Owner {
+        let section = kinds::section(kind);
+        match &self.file {
+            Some(file) if file.names(&section, id) => Owner::File,
+            _ => self.at_run_time.at_run_time(&section, id),
+        }
     }
 
-    /// Of one object.
-    pub fn of_one(file: Option<Arc<Source>>, item: &Item) -> Result<Self, Problem> {
-        let is_files = match (&file, place(item.kind)) {
-            (None, _) => false,
-            (Some(file), Some(place)) => place.get(&file.config, &item.id)?.is_some(),
-            (Some(file), None) => {
-                let (vni, vip) = kinds::location_of(&item.id)?;
-                file.config.locations.iter().any(|location| location.vni == vni && location.vip == vip)
-            }
+    /// Who says what an object is like. Of a section it is the file where it says so, defaults included.
+    fn of_item(&self, item: &Item) -> Result<Owner, Problem> {
+        let (Some(file), Some(place)) =
+            (&self.file, place(item.kind).filter(|_| kinds::is_section(item.kind)))
+        else {
+            return Ok(self.of(item.kind, &item.id));
         };
-        Ok(Self { ids: is_files.then(|| item.id.clone()).into_iter().collect(), file })
+        let is_files = place.get(&file.config, "")?.as_ref() == Some(&item.table);
+        Ok(if is_files { Owner::File } else { Owner::Api })
     }
+}
 
-    fn owner(&self, item: &Item) -> Result<v1::Owner, Problem> {
-        let is_files = match (&self.file, place(item.kind)) {
-            // The defaults of a section are the file's, too.
-            (Some(file), Some(place)) if kinds::is_section(item.kind) => {
-                place.get(&file.config, "")?.as_ref() == Some(&item.table)
-            }
-            _ => self.ids.contains(&item.id),
-        };
-        Ok(if is_files { v1::Owner::File } else { v1::Owner::Api })
+/// An owner as clients are told of it.
+pub(super) fn told(owner: Owner) -> v1::Owner {
+    match owner {
+        Owner::File => v1::Owner::File,
+        Owner::Api => v1::Owner::Api,
+        Owner::Etcd => v1::Owner::Etcd,
+        Owner::Evpn => v1::Owner::Evpn,
+        Owner::Cni => v1::Owner::Cni,
     }
 }
 
@@ -162,7 +162,7 @@ pub(super) fn entry(
 ) -> Result<v1::Entry, Problem> {
     let (state, reason) = item.port().map(|port| ports.state(port)).unzip();
     let status = v1::Status {
-        owner: owners.owner(item)?.into(),
+        owner: told(owners.of_item(item)?).into(),
         state: state.map(i32::from),
         reason: reason.unwrap_or_default(),
     };

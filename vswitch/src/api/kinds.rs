@@ -13,6 +13,7 @@ use super::bridge::{self, Told};
 use super::places::{place, read, write};
 use super::refusal::Problem;
 use crate::config::LocationConfig;
+pub(super) use crate::config::objects::location_id;
 
 /// An object as the config has it.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,6 +62,11 @@ pub(super) fn is_inner(kind: Kind) -> bool {
 /// The word of a kind, which is the name of its field in an `Object`: `security_group`.
 pub(super) fn word(kind: Kind) -> String {
     kind.as_str_name().trim_start_matches("KIND_").to_ascii_lowercase()
+}
+
+/// The section of the config that a kind is; `route` and `rule` for those inside of others.
+pub(super) fn section(kind: Kind) -> String {
+    word(kind).replace('_', "-")
 }
 
 /// The kind whose objects are in a section of the config.
@@ -181,11 +187,6 @@ pub(super) fn difference(have: &Item, want: &Item) -> Result<String, Problem> {
     });
     let differs: Vec<_> = differs.collect();
     Ok(if differs.is_empty() { "a secret differs".into() } else { differs.join("; ") })
-}
-
-/// The id of a location.
-pub(super) fn location_id(location: &LocationConfig) -> String {
-    format!("{} {}", location.vni, location.vip)
 }
 
 /// The VNI and address of a location's id.

@@ -5,9 +5,10 @@
 //! changes it, and hands back values that need no more of control to become messages.
 //!
 //! `bridge` turns messages into tables of the config and back, `kinds` knows the kinds of objects and `places` where a config has
-//! them, `current` is what there is at a moment, `plan` changes it, `objects` and `observe` are the services.
+//! them, `current` is what there is at a moment, `plan` changes it, `claims` says who may, `objects` and `observe` are the services.
 
 mod bridge;
+mod claims;
 mod configuration;
 mod connection;
 mod current;
@@ -28,6 +29,7 @@ mod rdma;
 mod refusal;
 mod service;
 mod shaping;
+pub mod tcp;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -44,6 +46,7 @@ pub use flow_rules::{ManualRules, message as flow_rule};
 pub use json::json;
 pub use kinds::object;
 use refusal::Problem;
+use tcp::Tcp;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
@@ -67,6 +70,7 @@ use vswitch_api::v1::underlay_server::UnderlayServer;
 
 use crate::control::guard::caught;
 use crate::controller::Controller;
+use crate::switch::ahead::Next;
 
 /// Something that control does for a client.
 pub type Job = Box<dyn FnOnce(&mut Controller) + Send>;
@@ -82,6 +86,10 @@ const MESSAGE: usize = 4 << 20;
 /// A client that does not answer pings is gone.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Between two looks for ports that somebody waits for.
+const PORTS_EVERY: Duration = Duration::from_millis(5);
+/// How long an answer waits for ports that are being closed.
+const CLOSING: Duration = Duration::from_secs(3);
 /// Connections that wait to be taken.
 const BACKLOG: usize = 64;
 
@@ -125,16 +133,54 @@ impl Control {
     }
 }
 
-/// Starts the thread of the interface. Jobs go to `jobs`; connections come from what this returns, until it is dropped.
+impl Control {
+    /// As [`ask`](Self::ask), for a change whose answer is to tell what became of its ports: these are waited for here, and control
+    /// does what others ask meanwhile. Until they are there, `work` is done more than once.
+    async fn ask_and_wait<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl Fn(&mut Controller) -> T + Clone + Send + 'static,
+    ) -> Result<T, Problem> {
+        let attempt = self.ask(what, |controller| controller.switch.new_attempt()).await?;
+        loop {
+            let work = work.clone();
+            let tried = self.ask(what, move |controller| {
+                controller.switch.begin_try(attempt);
+                let result = work(controller);
+                (result, controller.switch.end_try())
+            });
+            let (result, next) = tried.await?;
+            match next {
+                Next::Answer => return Ok(result),
+                Next::AnswerWhenClosed => {
+                    let end = tokio::time::Instant::now() + CLOSING;
+                    while self.ask(what, |controller| controller.switch.has_ports_under_way()).await?
+                        && tokio::time::Instant::now() < end
+                    {
+                        tokio::time::sleep(PORTS_EVERY).await;
+                    }
+                    return Ok(result);
+                }
+                Next::TryAgain => {
+                    while !self.ask(what, move |controller| controller.switch.is_ripe(attempt)).await? {
+                        tokio::time::sleep(PORTS_EVERY).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Starts the thread of the interface. Jobs go to `jobs`; connections come from what this returns, until it is dropped, and by TCP.
 ///
 /// # Errors
 /// When the system has no thread, or no runtime for it.
-pub fn start(jobs: mpsc::Sender<Job>) -> std::io::Result<mpsc::Sender<Accepted>> {
+pub fn start(jobs: mpsc::Sender<Job>, tcp: Option<Tcp>) -> std::io::Result<mpsc::Sender<Accepted>> {
     let (accepted, connections) = mpsc::channel::<Accepted>(BACKLOG);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("api".into()).spawn(move || {
         let control = Control { jobs, watchers: Arc::new(Semaphore::new(WATCHERS)) };
-        if let Err(error) = runtime.block_on(serve(control, connections)) {
+        if let Err(error) = runtime.block_on(serve(control, connections, tcp)) {
             tracing::error!(%error, "the API has ended; restart the switch when it suits");
         }
     })?;
@@ -144,9 +190,19 @@ pub fn start(jobs: mpsc::Sender<Job>) -> std::io::Result<mpsc::Sender<Accepted>>
 async fn serve(
     control: Control,
     connections: mpsc::Receiver<Accepted>,
+    tcp: Option<Tcp>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let places = Arc::new(Places::new());
-    let incoming = ReceiverStream::new(connections).filter_map(move |accepted| {
+    let (by_tcp, others) = mpsc::channel(BACKLOG);
+    if let Some(tcp) = tcp {
+        tokio::spawn(async move {
+            if let Err(error) = tcp.serve(by_tcp).await {
+                tracing::error!(%error, "the API is not to be had over TCP any more; restart the switch when it suits");
+            }
+        });
+    }
+    let others = ReceiverStream::new(others);
+    let incoming = ReceiverStream::new(connections).merge(others).filter_map(move |accepted| {
         // A client too many sees its connection closed.
         accepted.into_connection(&places).map(Ok::<_, std::io::Error>)
     });

@@ -5,7 +5,7 @@ use tonic::{Request, Response, Status};
 use vswitch_api::v1::objects_server::Objects;
 use vswitch_api::v1::{self, Kind, operation::Operation};
 
-use super::current::{Owners, PortStates, View, entry};
+use super::current::{PortStates, View, entry};
 use super::plan::{self, Step};
 use super::refusal::{Problem, Problems};
 use super::service::change_of;
@@ -36,25 +36,35 @@ impl Service {
     /// Carries out one step that leaves an object there.
     async fn one(&self, step: Step, missing: Missing) -> Result<Response<v1::Entry>, Status> {
         let work = move |controller: &mut Controller| {
-            let items = plan::carry_out(&mut controller.switch, vec![step], None, missing)?;
+            let items = plan::carry_out(&mut controller.switch, vec![step.clone()], None, missing)?;
             let kind = items.first().map_or(Kind::Unspecified, |item| item.kind);
             Ok((items, View::of(&controller.switch), states_of(&controller.switch, kind)))
         };
-        let done = self.control.ask("a change by the API", work).await?;
+        let done = self.change(work, missing).await?;
         let (items, view, ports) = done.map_err(|problems: Problems| Status::from(problems))?;
         let item = items.first().ok_or_else(|| Problem::internal("a change without an object".into()))?;
-        let owners = Owners::of_one(view.file, item)?;
-        Ok(Response::new(entry(item, &owners, &ports, view.revision)?))
+        Ok(Response::new(entry(item, &view.owners, &ports, view.revision)?))
     }
 
     /// Carries out steps, and says the revision after them.
     async fn all(&self, steps: Vec<Step>, expected: Option<u64>, missing: Missing) -> Result<u64, Status> {
         let work = move |controller: &mut Controller| {
-            plan::carry_out(&mut controller.switch, steps, expected, missing)?;
+            plan::carry_out(&mut controller.switch, steps.clone(), expected, missing)?;
             Ok(controller.switch.changes().revision())
         };
-        let done = self.control.ask("a change by the API", work).await?;
+        let done = self.change(work, missing).await?;
         done.map_err(|problems: Problems| problems.into())
+    }
+
+    async fn change<T: Send + 'static>(
+        &self,
+        work: impl Fn(&mut Controller) -> T + Clone + Send + 'static,
+        missing: Missing,
+    ) -> Result<T, Problem> {
+        match missing {
+            Missing::Later => self.control.ask("a change by the API", work).await,
+            _ => self.control.ask_and_wait("a change by the API", work).await,
+        }
     }
 }
 
@@ -82,8 +92,7 @@ impl Objects for Service {
         let kind = kinds::kind_of(&key)?;
         let (view, ports) = self.current(kind).await?;
         let item = view.get(kind, &key.id)?.ok_or_else(|| kinds::unknown(kind, &key.id))?;
-        let owners = Owners::of_one(view.file, &item)?;
-        Ok(Response::new(entry(&item, &owners, &ports, view.revision)?))
+        Ok(Response::new(entry(&item, &view.owners, &ports, view.revision)?))
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
@@ -99,8 +108,8 @@ impl Objects for Service {
         let more = ids.len() > from + size;
         let ids: Vec<String> = ids.drain(from..).take(size).collect();
         let next_page_token = ids.last().filter(|_| more).cloned().unwrap_or_default();
-        let (items, owners) = (view.some(kind, &ids)?, Owners::of(view.file, kind));
-        let entries = items.iter().map(|item| entry(item, &owners, &ports, view.revision));
+        let items = view.some(kind, &ids)?;
+        let entries = items.iter().map(|item| entry(item, &view.owners, &ports, view.revision));
         let entries = entries.collect::<Result<_, Problem>>()?;
         Ok(Response::new(v1::ListResponse { entries, next_page_token, revision: view.revision }))
     }

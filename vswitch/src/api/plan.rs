@@ -1,6 +1,6 @@
 //! Changes of objects: each step looks at what the steps before it leave, and all of them are carried out as one change of the switch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -11,15 +11,25 @@ use vswitch_api::v1::{self, Kind};
 use wire::Vni;
 
 use super::bridge;
+use super::claims::{Claim, inside, inside_with_tables, of_file, whose};
 use super::current::View;
-use super::kinds::{self, Item};
+use super::kinds::{self, Item, location_id};
 use super::places::{place, read, write};
 use super::refusal::{Problem, Problems};
+use crate::config::objects::ObjectId;
 use crate::config::{Config, LocationConfig, VnicConfig, VnicPort};
+use crate::state::owners::Owner;
 use crate::switch::{Missing, Switch, SwitchError};
 
 /// A change of one object, as it was asked for.
-pub(super) enum Step {
+#[derive(Clone)]
+pub(super) struct Step {
+    what: What,
+    claim: Claim,
+}
+
+#[derive(Clone)]
+enum What {
     Create(Item),
     Update(Kind, DynamicMessage, Vec<String>),
     Delete(Kind, String),
@@ -28,17 +38,19 @@ pub(super) enum Step {
 impl Step {
     pub fn create(request: v1::CreateRequest) -> Result<Self, Problem> {
         let (kind, message) = kinds::parts(&request.object.unwrap_or_default())?;
+        let claim = Claim::of(request.owner, false)?;
         let word = kinds::word(kind);
         if kinds::is_section(kind) {
             let message = format!("there is one {word} only, which is there already; update it");
             return Err(Problem::new(Code::FailedPrecondition, "object", message));
         }
-        kinds::item(kind, &message).map(Self::Create)
+        Ok(Self { what: What::Create(kinds::item(kind, &message)?), claim })
     }
 
     pub fn update(request: v1::UpdateRequest) -> Result<Self, Problem> {
         let (kind, message) = kinds::parts(&request.object.unwrap_or_default())?;
-        Ok(Self::Update(kind, message, request.update_mask.unwrap_or_default().paths))
+        let claim = Claim::of(request.owner, request.force)?;
+        Ok(Self { what: What::Update(kind, message, request.update_mask.unwrap_or_default().paths), claim })
     }
 
     pub fn delete(request: v1::DeleteRequest) -> Result<Self, Problem> {
@@ -49,7 +61,7 @@ impl Step {
             let message = format!("{word} is a section of the config and stays; update it");
             return Err(Problem::new(Code::FailedPrecondition, "key", message));
         }
-        Ok(Self::Delete(kind, key.id))
+        Ok(Self { what: What::Delete(kind, key.id), claim: Claim::of(request.owner, request.force)? })
     }
 }
 
@@ -60,9 +72,29 @@ struct Plan {
     locations: BTreeMap<(u32, IpAddr), Option<LocationConfig>>,
     /// Steps changed the config, though others may have changed it back.
     differs: bool,
+    /// Whose objects are that steps made or took away.
+    made: BTreeMap<ObjectId, Owner>,
 }
 
 impl Plan {
+    /// Who made an object.
+    fn owner(&self, view: &View, kind: Kind, id: &str) -> Owner {
+        let made = self.made.get(&(kinds::section(kind), id.to_owned())).copied();
+        match view.owners.of(kind, id) {
+            Owner::File => Owner::File,
+            owner => made.unwrap_or(owner),
+        }
+    }
+
+    fn is(&mut self, kind: Kind, id: &str, owner: Owner) {
+        self.made.insert((kinds::section(kind), id.to_owned()), owner);
+    }
+
+    /// Refuses a change of an object that whoever asks did not make.
+    fn refuse_others(&self, view: &View, kind: Kind, id: &str, claim: Claim) -> Result<(), Problem> {
+        claim.check(self.owner(view, kind, id), kind, id, view.owners.file.as_deref())
+    }
+
     fn get(&self, view: &View, kind: Kind, id: &str) -> Result<Option<Item>, Problem> {
         if let Some(place) = place(kind) {
             let table = place.get(&self.config, id)?;
@@ -91,34 +123,79 @@ impl Plan {
 
     /// Takes a step; the object that is there then, unless it went.
     fn step(&mut self, view: &View, step: Step) -> Result<Option<Item>, Problem> {
-        Ok(match step {
-            Step::Create(item) => Some(self.create(view, item)?),
-            Step::Update(kind, message, paths) => Some(self.update(view, kind, &message, &paths)?),
-            Step::Delete(kind, id) => {
-                self.get(view, kind, &id)?.ok_or_else(|| kinds::unknown(kind, &id))?;
+        let Step { what, claim } = step;
+        Ok(match what {
+            What::Create(item) => Some(self.create(view, item, claim)?),
+            What::Update(kind, message, paths) => Some(self.update(view, kind, &message, &paths, claim)?),
+            What::Delete(kind, id) => {
+                let known = self.get(view, kind, &id)?.ok_or_else(|| kinds::unknown(kind, &id))?;
+                self.refuse_others(view, kind, &id, claim)?;
+                self.refuse_others_inside(view, &known, None, claim)?;
+                self.refuse_locations_of_others(view, &known, claim)?;
                 self.delete(view, kind, &id)?;
+                self.is(kind, &id, Owner::Api);
                 None
             }
         })
     }
 
-    fn create(&mut self, view: &View, item: Item) -> Result<Item, Problem> {
-        match self.get(view, item.kind, &item.id)? {
-            Some(known) if item.is_said_by(&known) => Ok(known),
-            Some(known) => {
-                let (word, differs) = (kinds::word(item.kind), kinds::difference(&known, &item)?);
-                let message = format!(
-                    "there is a {word} {:?} already, and it differs: {differs}; update it, or delete it first",
-                    item.id
-                );
-                Err(Problem::new(Code::AlreadyExists, &word, message))
+    fn create(&mut self, view: &View, item: Item, claim: Claim) -> Result<Item, Problem> {
+        let Some(known) = self.get(view, item.kind, &item.id)? else {
+            let item = self.take_over(item)?;
+            self.put(&item)?;
+            self.is(item.kind, &item.id, claim.owner);
+            for (kind, id) in inside(&item) {
+                self.is(kind, &id, claim.owner);
             }
-            None => {
-                let item = self.take_over(item)?;
-                self.put(&item)?;
-                Ok(item)
-            }
+            return Ok(item);
+        };
+        let owner = self.owner(view, item.kind, &item.id);
+        let is_said = item.is_said_by(&known);
+        if is_said && owner == claim.owner {
+            return Ok(known);
         }
+        let word = kinds::word(item.kind);
+        let whose = whose(owner, item.kind, &item.id, view.owners.file.as_deref());
+        let message = match is_said {
+            true => format!("there is the same {word} {:?} already, and {whose}; leave it to that", item.id),
+            false => {
+                let differs = kinds::difference(&known, &item)?;
+                format!(
+                    "there is a {word} {:?} already, and {whose}; it differs: {differs}; update it, or delete it first",
+                    item.id
+                )
+            }
+        };
+        Err(Problem::new(Code::AlreadyExists, &word, message))
+    }
+
+    /// Refuses a change that would alter what others have in an object: routes of a VPC, rules of a group.
+    fn refuse_others_inside(
+        &self,
+        view: &View,
+        before: &Item,
+        after: Option<&Item>,
+        claim: Claim,
+    ) -> Result<(), Problem> {
+        let stay: Vec<_> = after.into_iter().flat_map(inside_with_tables).collect();
+        let altered = inside_with_tables(before).filter(|inner| !stay.contains(inner));
+        for (kind, id, _) in altered {
+            self.refuse_others(view, kind, &id, claim)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses to take a VPC away with locations that others made in it.
+    fn refuse_locations_of_others(&self, view: &View, vpc: &Item, claim: Claim) -> Result<(), Problem> {
+        let vni = vpc.table.get("vni").and_then(toml::Value::as_integer);
+        let Some(vni) = vni.filter(|_| vpc.kind == Kind::Vpc) else { return Ok(()) };
+        let inside = view.locations().filter(|location| i64::from(location.vni.get()) == vni);
+        let stays = |location: &&LocationConfig| {
+            !matches!(self.locations.get(&(location.vni.get(), location.vip)), Some(None))
+        };
+        inside
+            .filter(stays)
+            .try_for_each(|location| self.refuse_others(view, Kind::Location, &location_id(location), claim))
     }
 
     /// A vNIC whose port is named like itself takes over the plain port of that name, device and peer included: a virtual machine that
@@ -156,6 +233,7 @@ impl Plan {
         kind: Kind,
         message: &DynamicMessage,
         paths: &[String],
+        claim: Claim,
     ) -> Result<Item, Problem> {
         let word = kinds::word(kind);
         // What is asked for may be of a few fields only: the key is among them, the rest comes from what there is.
@@ -173,9 +251,27 @@ impl Plan {
                 format!("the key of {:?} cannot change; create another one and delete this", known.id);
             return Err(Problem::invalid(&word, message));
         }
-        if item.table != known.table {
-            self.put(&item)?;
+        if item.table == known.table {
+            return Ok(item);
         }
+        match &view.owners.file {
+            Some(file) if kinds::is_section(kind) && !claim.force => {
+                let section = kinds::section(kind);
+                if let Some(key) = file.first_named_difference(&section, &known.table, &item.table) {
+                    return Err(of_file(&word, &format!("[{section}] {key}"), file.origin()));
+                }
+            }
+            _ if kinds::is_section(kind) => {}
+            _ => {
+                self.refuse_others(view, kind, &id, claim)?;
+                self.refuse_others_inside(view, &known, Some(&item), claim)?;
+                let old: BTreeSet<_> = inside(&known).collect();
+                for (kind, id) in inside(&item).filter(|inner| !old.contains(inner)) {
+                    self.is(kind, &id, claim.owner);
+                }
+            }
+        }
+        self.put(&item)?;
         Ok(item)
     }
 
@@ -225,7 +321,7 @@ pub(super) fn carry_out(
         return Err(Problem::new(Code::Aborted, "expected_revision", message).into());
     }
     let config = (*view.config).clone();
-    let mut plan = Plan { config, locations: BTreeMap::new(), differs: false };
+    let mut plan = Plan { config, locations: BTreeMap::new(), differs: false, made: BTreeMap::new() };
     let (many, mut items) = (steps.len() > 1, Vec::new());
     for (at, step) in steps.into_iter().enumerate() {
         let path = if many { format!("operations[{at}]") } else { String::new() };
@@ -237,7 +333,7 @@ pub(super) fn carry_out(
 
 /// Has the switch be as planned.
 fn go_over(switch: &mut Switch, view: &View, plan: Plan, missing: Missing) -> Result<(), SwitchError> {
-    let Plan { config, locations, differs } = plan;
+    let Plan { config, locations, differs, made } = plan;
     let mut gone = Vec::new();
     let mut placed = Vec::new();
     for ((vni, vip), location) in locations {
@@ -247,11 +343,22 @@ fn go_over(switch: &mut Switch, view: &View, plan: Plan, missing: Missing) -> Re
             (None, _) => {}
         }
     }
-    let same = !differs || config == *view.config;
+    // The same object may be somebody else's now.
+    let at_run_time = &view.owners.at_run_time;
+    let is_other = |((section, id), owner): (&ObjectId, &Owner)| {
+        section != "location" && at_run_time.at_run_time(section, id) != *owner
+    };
+    let same = !differs || config == *view.config && !made.iter().any(is_other);
     let mut result = match (same, placed.as_slice()) {
         (true, []) => Ok(()),
-        (true, [one]) => switch.set_location(one),
-        _ => switch.edit_and_place(placed, missing, |running| {
+        (true, [one]) => {
+            let made = made.get(&("location".to_owned(), location_id(one))).copied();
+            match made {
+                Some(owner) => switch.set_location_of(one, owner),
+                None => switch.set_location(one),
+            }
+        }
+        _ => switch.edit_and_place(placed, missing, made.into_iter().collect(), |running: &mut Config| {
             *running = config;
             Ok(())
         }),

@@ -17,7 +17,7 @@ service! { Ports {
     reads get_port_xstats(GetPortXstatsRequest) -> GetPortXstatsResponse: "reading counters of drivers",
     changes clear_port_stats(ClearPortStatsRequest) -> ClearPortStatsResponse: "clearing port counters",
     changes clear_port_xstats(ClearPortXstatsRequest) -> ClearPortXstatsResponse: "clearing counters of drivers",
-    changes detach_port(DetachPortRequest) -> DetachPortResponse: "detaching a port",
+    waits detach_port(DetachPortRequest) -> DetachPortResponse: "detaching a port",
     changes start_port(StartPortRequest) -> StartPortResponse: "starting a port",
     changes stop_port(StopPortRequest) -> StopPortResponse: "stopping a port",
 } }

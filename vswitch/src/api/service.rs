@@ -19,8 +19,8 @@ pub(super) fn change_of<T>(request: Request<T>) -> Result<T, Status> {
 }
 
 /// A service whose calls are functions of this module: `fn name(controller: &mut Controller, request: v1::Request) -> Result<v1::Response,
-/// Problem>`. A call that `reads` is for all clients, one that `changes` for those that may. What follows it says what control is
-/// doing meanwhile, should it go wrong.
+/// Problem>`. A call that `reads` is for all clients, one that `changes` for those that may, and so is one that `waits` for ports that come
+/// or go. What follows it says what control is doing meanwhile, should it go wrong.
 macro_rules! service {
     ($service:ident { $($role:ident $call:ident($request:ident) -> $response:ident: $what:literal,)* }) => {
         pub(super) struct Service {
@@ -40,18 +40,23 @@ macro_rules! service {
                     &self,
                     request: tonic::Request<v1::$request>,
                 ) -> Result<tonic::Response<v1::$response>, tonic::Status> {
-                    let request = $crate::api::service::service!(@$role request);
-                    let answer = self.control.ask($what, move |controller| $call(controller, request)).await??;
+                    let answer = $crate::api::service::service!(@$role self.control, request, $what, $call);
                     Ok(tonic::Response::new(answer))
                 }
             )*
         }
     };
-    (@reads $request:ident) => {
-        $request.into_inner()
-    };
-    (@changes $request:ident) => {
-        $crate::api::service::change_of($request)?
-    };
+    (@reads $control:expr, $request:ident, $what:literal, $call:ident) => {{
+        let request = $request.into_inner();
+        $control.ask($what, move |controller| $call(controller, request)).await??
+    }};
+    (@changes $control:expr, $request:ident, $what:literal, $call:ident) => {{
+        let request = $crate::api::service::change_of($request)?;
+        $control.ask($what, move |controller| $call(controller, request)).await??
+    }};
+    (@waits $control:expr, $request:ident, $what:literal, $call:ident) => {{
+        let request = $crate::api::service::change_of($request)?;
+        $control.ask_and_wait($what, move |controller| $call(controller, request.clone())).await??
+    }};
 }
 pub(super) use service;

@@ -29,7 +29,7 @@ service! { Tenants {
     reads list_subnets(ListSubnetsRequest) -> ListSubnetsResponse: "listing subnets",
     reads list_routes(ListRoutesRequest) -> ListRoutesResponse: "listing routes",
     reads list_served(ListServedRequest) -> ListServedResponse: "listing clients of DHCP",
-    changes move_vnic(MoveVnicRequest) -> MoveVnicResponse: "moving a vNIC",
+    waits move_vnic(MoveVnicRequest) -> MoveVnicResponse: "moving a vNIC",
     changes move_locations(MoveLocationsRequest) -> MoveLocationsResponse: "moving locations",
 } }
 

@@ -83,10 +83,9 @@ impl Watcher {
         mut turns: watch::Receiver<u64>,
     ) -> Result<(), Problem> {
         for kind in self.kinds.clone() {
-            let owners = Owners::of(view.file.clone(), kind);
             for ids in view.ids(kind).chunks(PAGE) {
                 for item in view.some(kind, ids)? {
-                    self.set(&item, &owners, &ports, view.revision).await?;
+                    self.set(&item, &view.owners, &ports, view.revision).await?;
                 }
             }
         }
@@ -123,6 +122,7 @@ impl Watcher {
             true => self.ports().await?,
             false => PortStates::default(),
         };
+        let owners = Owners { file: changed.file.clone(), at_run_time: changed.owners.clone() };
         for (kind, table) in set {
             let item = match place(kind) {
                 Some(place) => {
@@ -131,7 +131,6 @@ impl Watcher {
                 }
                 None => kinds::location_item(&read(table.clone())?)?,
             };
-            let owners = Owners::of_one(changed.file.clone(), &item)?;
             self.set(&item, &owners, &ports, changed.revision).await?;
         }
         Ok(())
@@ -147,8 +146,7 @@ impl Watcher {
             let kind = Kind::try_from(kind).unwrap_or_default();
             // What went meanwhile is told of as a change.
             let Some(item) = view.get(kind, &id)? else { continue };
-            let owners = Owners::of_one(view.file.clone(), &item)?;
-            self.set(&item, &owners, &ports, view.revision).await?;
+            self.set(&item, &view.owners, &ports, view.revision).await?;
         }
         Ok(())
     }

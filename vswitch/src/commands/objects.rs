@@ -1,4 +1,4 @@
-//! Changes of objects, for the commands that make some.
+//! Changes of objects, for the commands that make some. Whoever is at a console is an operator: what others made is changed, too.
 
 use prost_types::FieldMask;
 use serde::Serialize;
@@ -37,7 +37,7 @@ pub(super) fn create_object(session: &Session, object: v1::Object) -> Result<v1:
 /// Has an object that there is be as this says, whole.
 pub(super) fn set(session: &Session, kind: Kind, value: &impl Serialize) -> Result<v1::Entry, CommandError> {
     let request =
-        v1::UpdateRequest { object: object(kind, value)?, wait: true, ..v1::UpdateRequest::default() };
+        v1::UpdateRequest { object: object(kind, value)?, wait: true, force: true, ..v1::UpdateRequest::default() };
     ask!(session, ObjectsClient.update(request))
 }
 
@@ -52,6 +52,7 @@ pub(super) fn update(
         object: Some(v1::Object { spec: Some(object) }),
         update_mask: Some(FieldMask { paths }),
         wait: true,
+        force: true,
         ..v1::UpdateRequest::default()
     };
     ask!(session, ObjectsClient.update(request))
@@ -59,7 +60,7 @@ pub(super) fn update(
 
 /// Takes an object away.
 pub(super) fn delete(session: &Session, kind: Kind, id: &str) -> Result<v1::DeleteResponse, CommandError> {
-    let request = v1::DeleteRequest { key: key(kind, id), ..v1::DeleteRequest::default() };
+    let request = v1::DeleteRequest { key: key(kind, id), force: true, ..v1::DeleteRequest::default() };
     ask!(session, ObjectsClient.delete(request))
 }
 
@@ -88,7 +89,7 @@ pub(super) fn list(session: &Session, kind: Kind) -> Result<Vec<v1::Entry>, Comm
 }
 
 pub(super) fn to_delete(kind: Kind, id: impl Into<String>) -> Operation {
-    Operation::Delete(v1::DeleteRequest { key: key(kind, id), ..v1::DeleteRequest::default() })
+    Operation::Delete(v1::DeleteRequest { key: key(kind, id), force: true, ..v1::DeleteRequest::default() })
 }
 
 /// Carries operations out as one.

@@ -2,19 +2,22 @@
 //!
 //! What the file names, the file decides; what it does not name is left as it is. Which objects are the file's is told by
 //! the file as it was last applied ([`Source`]): an object that was in it and is no more goes, and a key that it named and
-//! names no more has its default again. An object that was never in it was made at run time, and stays.
+//! names no more has its default again. An object that was never in it was made at run time, and stays. Routes of a VPC and rules of
+//! a security group are objects of their own in this.
 //!
 //! At a restart the file is not applied anew but compared with itself: where it says what it said, what was changed at run
 //! time holds, for that was acknowledged.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use toml::{Table, Value};
 
 use super::document::Document;
 use super::error::{ConfigError, ConfigErrors};
 use super::{Config, validate};
+use crate::state::owners::Owners;
 
 /// Sections that are lists of objects, with the keys that tell one from another.
 pub(crate) const LISTS: &[(&str, &[&str])] = &[
@@ -27,9 +30,14 @@ pub(crate) const LISTS: &[(&str, &[&str])] = &[
     ("location", &["vni", "vip"]),
     ("port", &["name"]),
 ];
+/// Objects within objects of a list, with the key that tells one from another there; without one, all of it does.
+const INNER: &[(&str, &str, Option<&str>)] =
+    &[("vpc", "routes", Some("to")), ("security-group", "rules", None)];
 /// Sections of the process: at a restart they come from the file alone.
-const PROCESS: &[&str] =
-    &["eal", "workers", "forward", "api", "control", "nft", "vlt", "vxlan", "rdma", "rcft", "security"];
+const PROCESS: &[&str] = &["eal", "workers", "forward", "api", "control", "vlt", "rdma"];
+/// Keys that nothing changes while the switch runs: at a restart they come from the file alone, too.
+const FIXED: &[(&str, &[&str])] =
+    &[("nft", &["entries", "idle-timeout"]), ("rcft", &["entries"]), ("security", &["connections"])];
 /// In front of each line of a file that is kept in the saved state.
 const KEPT: &str = "#| ";
 
@@ -38,8 +46,10 @@ const KEPT: &str = "#| ";
 pub struct Source {
     /// Its config.
     pub config: Config,
-    text: String,
-    origin: String,
+    pub(super) text: String,
+    pub(super) origin: String,
+    /// The ids of its objects, by section.
+    pub(super) names: OnceLock<HashMap<String, HashSet<String>>>,
 }
 
 /// When a file is applied.
@@ -58,7 +68,7 @@ impl Source {
     /// Everything wrong with it.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigErrors> {
         let config = Config::parse(text, origin)?;
-        Ok(Self { config, text: text.to_owned(), origin: origin.to_owned() })
+        Ok(Self { config, text: text.to_owned(), origin: origin.to_owned(), names: OnceLock::new() })
     }
 
     /// Reads and checks a file.
@@ -98,7 +108,7 @@ impl Source {
         Self::parse(&lines.join("\n"), "the config file as last applied").ok()
     }
 
-    fn named(&self) -> Table {
+    pub(super) fn named(&self) -> Table {
         self.text.parse().unwrap_or_default()
     }
 }
@@ -135,8 +145,8 @@ pub fn merge(
         let value = match LISTS.iter().find(|(list, _)| list == section) {
             Some((list, keys)) => Value::Array(merger.list(list, keys, &mut |at, id| {
                 let message = format!(
-                    "{list} {id} was added at run time and says something else there; remove it with its command, \
-                     or take it out of the file"
+                    "{list} {id} was added at run time, through the API or the console, and says something else there; \
+                     remove it there, or take it out of the file"
                 );
                 errors.push(document.places.error(&format!("{list}[{at}]"), message));
             })),
@@ -167,6 +177,25 @@ pub fn merge(
     Ok(config)
 }
 
+/// Refuses a file that names objects which neither it nor the API made.
+///
+/// # Errors
+/// Each of them, with its place and with who made it.
+pub fn refuse_others(file: &Source, owners: &Owners) -> Result<(), ConfigErrors> {
+    let collisions = owners.iter().filter(|((section, id), _)| file.names(section, id));
+    let errors: Vec<ConfigError> = collisions
+        .map(|((section, id), owner)| {
+            let message = format!(
+                "{section} {id} was made at run time by {} (owner {owner}); take it out of the file, \
+                 or have it taken away there first",
+                owner.who()
+            );
+            ConfigError { origin: file.place_of(section, id), place: None, message }
+        })
+        .collect();
+    if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
+}
+
 fn fault(origin: &str, message: String) -> ConfigErrors {
     ConfigErrors(vec![ConfigError { origin: origin.to_owned(), place: None, message }])
 }
@@ -193,7 +222,48 @@ impl Merger {
         if self.occasion == Occasion::Restart && PROCESS.contains(&name) {
             return self.file.get(name).cloned();
         }
-        Some(Value::Table(self.keys(&of(&self.running), &of(&self.file), &of(&self.named), &of(was))))
+        let file = of(&self.file);
+        let mut merged = self.keys(&of(&self.running), &file, &of(&self.named), &of(was));
+        let fixed =
+            FIXED.iter().filter(|(section, _)| self.occasion == Occasion::Restart && *section == name);
+        for key in fixed.flat_map(|(_, keys)| *keys) {
+            merged.extend(file.get(*key).map(|value| ((*key).to_owned(), value.clone())));
+        }
+        Some(Value::Table(merged))
+    }
+
+    /// The objects within an object of both, and the keys of those that both say differently.
+    fn inner(
+        &self,
+        [running, file, named, before, was]: [&Table; 5],
+        list: &str,
+        key: Option<&str>,
+    ) -> (Value, Vec<String>) {
+        let id = |object: &Value| match key.and_then(|key| object.get(key)) {
+            Some(told) => told.to_string(),
+            None => object.to_string(),
+        };
+        let all = |table: &Table| table.get(list).and_then(Value::as_array).cloned().unwrap_or_default();
+        let ids = |objects: &[Value]| objects.iter().map(id).collect::<HashSet<String>>();
+        let (running, file, before) = (all(running), all(file), all(before));
+        // Where the file says what it said, what was changed at run time holds.
+        if self.occasion == Occasion::Restart && named.get(list) == was.get(list) {
+            return (Value::Array(running), Vec::new());
+        }
+        let (of_file, of_before) = (ids(&file), ids(&before));
+        let added = running.iter().filter(|object| {
+            let id = id(object);
+            !of_file.contains(&id) && !of_before.contains(&id)
+        });
+        let at_odds = running.iter().filter(|object| {
+            let id = id(object);
+            self.before.is_some()
+                && !of_before.contains(&id)
+                && of_file.contains(&id)
+                && !file.contains(object)
+        });
+        let at_odds = at_odds.map(id).collect();
+        (Value::Array(file.iter().cloned().chain(added.cloned()).collect()), at_odds)
     }
 
     /// One table of both.
@@ -235,6 +305,8 @@ impl Merger {
             Some((config, named)) => (objects(config, name, keys), elements(named, name)),
             None => (Vec::new(), Vec::new()),
         };
+        let before_by_id: HashMap<&str, &Table> =
+            before.iter().map(|(id, object)| (id.as_str(), *object)).collect();
         let before: HashMap<&str, Option<&Table>> =
             before.iter().enumerate().map(|(at, (id, _))| (id.as_str(), was.get(at).copied())).collect();
         let running_by_id: HashMap<&str, &Table> =
@@ -248,7 +320,15 @@ impl Merger {
             match running_by_id.get(id.as_str()) {
                 Some(now) if self.before.is_some() && was.is_none() && now != object => differs(at, id),
                 Some(now) => {
-                    merged.push(Value::Table(self.keys(now, object, names, was.flatten().unwrap_or(&empty))));
+                    let was = was.flatten().unwrap_or(&empty);
+                    let mut both = self.keys(now, object, names, was);
+                    let before = before_by_id.get(id.as_str()).copied().unwrap_or(&empty);
+                    for (_, inner, key) in INNER.iter().filter(|(list, ..)| *list == name) {
+                        let (of_both, at_odds) = self.inner([now, object, names, before, was], inner, *key);
+                        at_odds.iter().for_each(|key| differs(at, &format!("{id} {inner} {key}")));
+                        both.insert((*inner).to_owned(), of_both);
+                    }
+                    merged.push(Value::Table(both));
                 }
                 // Removed at run time, and the file says what it said.
                 None if self.occasion == Occasion::Restart && was == Some(Some(names)) => {}

@@ -17,6 +17,7 @@ pub mod guard;
 pub mod merge;
 pub mod name;
 pub mod network;
+pub mod objects;
 pub mod offload;
 pub mod places;
 pub mod port_spec;
@@ -54,7 +55,8 @@ pub use offload::{
 };
 pub use port_spec::PortSpec;
 pub use process::{
-    ApiConfig, ControlConfig, EalConfig, ForwardConfig, ForwardMode, HugePages, Idle, WorkersConfig,
+    ApiConfig, ApiTcpConfig, ControlConfig, EalConfig, ForwardConfig, ForwardMode, HugePages, Idle, Seccomp,
+    WorkersConfig,
 };
 pub use qos::{BothWays, LimitsConfig, LinkConfig, Percent, QosConfig, VnicQos};
 pub use rcft::{QuotaConfig, RcftConfig, Refuse, Share};

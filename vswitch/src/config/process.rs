@@ -1,5 +1,6 @@
 //! The config of the process itself: DPDK, workers, forwarding mode, sockets, state.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -132,6 +133,29 @@ pub struct ApiConfig {
     /// A group whose members may look at the switch, on a socket beside the first one; absent: there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// Where programs on other hosts find it; absent: nowhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<ApiTcpConfig>,
+}
+
+/// `[api] tcp`: the API over TCP, with TLS and certificates of both sides. The files are in PEM format.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ApiTcpConfig {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// The switch's certificate, and those between it and its CA.
+    pub certificate: PathBuf,
+    /// The key of that.
+    pub key: PathBuf,
+    /// The CAs that sign certificates of clients.
+    pub client_ca: PathBuf,
+    /// Names (DNS or URI, RFC 5280 section 4.2.1.6) of clients that may do everything.
+    #[serde(default)]
+    pub admins: Vec<String>,
+    /// Names of clients that may look.
+    #[serde(default)]
+    pub readers: Vec<String>,
 }
 
 impl ApiConfig {
@@ -148,14 +172,29 @@ impl ApiConfig {
 
 impl Default for ApiConfig {
     fn default() -> Self {
-        Self { socket: Self::DEFAULT_SOCKET.into(), group: None }
+        Self { socket: Self::DEFAULT_SOCKET.into(), group: None, tcp: None }
     }
 }
 
-/// `[control]`: what outlives the process.
+/// What becomes of system calls that the daemon does not need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Seccomp {
+    /// They fail with EPERM.
+    #[default]
+    On,
+    /// They are made, and the kernel's audit log tells of them.
+    Log,
+    /// They are made.
+    Off,
+}
+
+/// `[control]`: the daemon itself: what outlives it, and what it may do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ControlConfig {
     /// The file that changes made at run time are saved to; absent: they are not.
     pub state: Option<PathBuf>,
+    /// System calls once it runs.
+    pub seccomp: Seccomp,
 }

@@ -139,7 +139,7 @@ impl Server {
             };
             match accepted.and_then(|(stream, _)| stream.into_std()) {
                 Ok(stream) => {
-                    if clients.send(Accepted { stream, role }).await.is_err() {
+                    if clients.send(Accepted::by_unix(stream, role)).await.is_err() {
                         return Ok(());
                     }
                 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use super::owners::Owner;
 use crate::config::merge::{LISTS, id};
 use crate::config::{Config, LocationConfig};
 
@@ -19,6 +20,9 @@ pub struct Change {
     /// Objects of lists that went, by what tells them from others.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     gone: BTreeMap<String, Vec<String>>,
+    /// Objects that are somebody else's than before, by section and by what tells them from others.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    owners: BTreeMap<String, BTreeMap<String, Owner>>,
 }
 
 impl Change {
@@ -36,6 +40,20 @@ impl Change {
     /// Objects that went: the section of each, and what told it from others.
     pub fn gone(&self) -> impl Iterator<Item = (&str, &str)> {
         self.gone.iter().flat_map(|(section, gone)| gone.iter().map(|id| (section.as_str(), id.as_str())))
+    }
+
+    /// Objects that are somebody else's than before: the section of each, what tells it from others, and whose it is.
+    pub fn owners(&self) -> impl Iterator<Item = (&str, &str, Owner)> {
+        let sections = self.owners.iter();
+        sections
+            .flat_map(|(section, ids)| ids.iter().map(|(id, owner)| (section.as_str(), id.as_str(), *owner)))
+    }
+
+    /// Objects are somebody else's besides.
+    #[must_use]
+    pub fn and_owners(mut self, owners: BTreeMap<String, BTreeMap<String, Owner>>) -> Self {
+        self.owners = owners;
+        self
     }
 
     /// What changed from one config to another.

@@ -7,6 +7,7 @@ use tokio::sync::{broadcast, watch};
 use super::{Switch, SwitchError};
 use crate::config::{Config, Source};
 use crate::state::change::Change;
+use crate::state::owners::Owners;
 
 /// Changes that wait for a watcher; one that lags behind more has to begin anew.
 const WAITING: usize = 1024;
@@ -19,6 +20,8 @@ pub struct Changed {
     pub change: Arc<Change>,
     /// The config file as it was last applied then.
     pub file: Option<Arc<Source>>,
+    /// Who made what is not the file's, after it.
+    pub owners: Owners,
 }
 
 /// Who is told of changes.
@@ -61,10 +64,10 @@ impl Changes {
     }
 
     /// What the change was that was just counted.
-    pub(super) fn tell(&self, change: &Arc<Change>, file: Option<&Arc<Source>>) {
-        let (change, file) = (change.clone(), file.cloned());
+    pub(super) fn tell(&self, change: &Arc<Change>, file: Option<&Arc<Source>>, owners: &Owners) {
+        let (change, file, owners) = (change.clone(), file.cloned(), owners.clone());
         // Nobody may watch.
-        let _ = self.watchers.send(Changed { revision: self.revision, change, file });
+        let _ = self.watchers.send(Changed { revision: self.revision, change, file, owners });
     }
 
     /// The ports are as this number says.
@@ -89,7 +92,7 @@ impl Switch {
         self.changes.count();
         if let Some(before) = before {
             let change = Change::between(&before, &self.config())?;
-            self.changes.tell(&Arc::new(change), self.file.as_ref());
+            self.changes.tell(&Arc::new(change), self.file.as_ref(), &self.owners);
         }
         Ok(())
     }

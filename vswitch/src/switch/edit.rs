@@ -8,9 +8,11 @@ use std::sync::Arc;
 use wire::{Qpn, Vni};
 
 use super::{Missing, Switch, SwitchError};
-use crate::config::merge::{Occasion, Source, merge};
+use crate::config::merge::{Occasion, Source, merge, refuse_others};
+use crate::config::objects::{ObjectId, location_id};
 use crate::config::{Config, Difference, LocationConfig, UplinkConfig, VnicPort};
 use crate::state::change::Change;
+use crate::state::owners::Owner;
 use crate::topology::{Extent, keeps_locations};
 
 impl Switch {
@@ -22,11 +24,11 @@ impl Switch {
         &mut self,
         change: impl FnOnce(&mut Config) -> Result<(), SwitchError>,
     ) -> Result<(), SwitchError> {
-        self.edit_and_place(Vec::new(), Missing::Refused, change)
+        self.edit_and_place(Vec::new(), Missing::Refused, Vec::new(), change)
     }
 
     /// As [`edit`](Self::edit), with locations that come or move: also of addresses of vNICs that go. `missing` says what becomes of
-    /// ports that cannot be opened.
+    /// ports that cannot be opened, and `made` whose objects are from now on; what nobody names in it is the API's.
     ///
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
@@ -34,6 +36,7 @@ impl Switch {
         &mut self,
         elsewhere: Vec<LocationConfig>,
         missing: Missing,
+        made: Vec<(ObjectId, Owner)>,
         change: impl FnOnce(&mut Config) -> Result<(), SwitchError>,
     ) -> Result<(), SwitchError> {
         let old = self.config.clone();
@@ -46,6 +49,8 @@ impl Switch {
             new.locations = kept.cloned().chain(elsewhere).collect();
             let before = self.before_a_change();
             self.apply(new, missing)?;
+            self.owners.keep_only(&self.config());
+            made.into_iter().for_each(|(object, owner)| self.owners.set(object, owner));
             self.tell_since(before)?;
             return self.save_whole();
         }
@@ -56,6 +61,10 @@ impl Switch {
         let difference = Difference::between(&old, &new).and_elsewhere(elsewhere);
         ended.extend(difference.moved_here(|vni, vip| self.topology.location(vni, vip).cloned()));
         self.go_over(&new, new.clone(), &difference, missing, Extent::of(&difference))?;
+        self.owners.forget(&difference.old, &difference.new);
+        let ended_ids =
+            ended.iter().map(|location| (("location".to_owned(), location_id(location)), Owner::Api));
+        ended_ids.chain(made).for_each(|(object, owner)| self.owners.set(object, owner));
         self.save_change(|| {
             let change = Change::between(&difference.old, &difference.new)?;
             Ok(change.and_without(ended).and_with(&difference.elsewhere)?)
@@ -77,7 +86,7 @@ impl Switch {
         })
     }
 
-    /// Goes over to the config of a file, whole: what was made at run time goes.
+    /// Goes over to the config of a file, whole: what was made at run time goes, whoever made it.
     ///
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
@@ -105,12 +114,15 @@ impl Switch {
 
     /// What a reload of a file makes of the running config.
     fn merged(&self, running: &Config, file: &Source) -> Result<Config, SwitchError> {
+        refuse_others(file, &self.owners)?;
         Ok(merge(running, self.file.as_deref(), file, Occasion::Reload)?)
     }
 
     fn go_over_to_file(&mut self, config: Config, file: Source) -> Result<(), SwitchError> {
         let before = self.before_a_change();
         self.apply(config, Missing::Awaited)?;
+        self.owners.keep_only(&self.config());
+        self.owners.leave_to(&file);
         self.file = Some(Arc::new(file));
         self.tell_since(before)?;
         self.save_whole()
@@ -148,13 +160,23 @@ impl Switch {
         })
     }
 
-    /// Places a destination behind a VTEP, or moves it there.
+    /// Places a destination behind a VTEP, or moves it there; it keeps its owner.
     ///
     /// # Errors
     /// [`SwitchError`].
     pub fn set_location(&mut self, location: &LocationConfig) -> Result<(), SwitchError> {
+        let owner = self.owners.at_run_time("location", &location_id(location));
+        self.set_location_of(location, owner)
+    }
+
+    /// As [`set_location`](Self::set_location), of an owner.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn set_location_of(&mut self, location: &LocationConfig, owner: Owner) -> Result<(), SwitchError> {
         self.topology.set_location(&self.config, location, &self.neighbours)?;
         self.publish_locations()?;
+        self.owners.set(("location".to_owned(), location_id(location)), owner);
         self.save_change(|| Ok(Change::default().and_with(std::slice::from_ref(location))?))
     }
 
@@ -168,6 +190,7 @@ impl Switch {
         let location = self.topology.location(vni, vip).cloned().ok_or_else(unknown)?;
         self.topology.remove_location(&self.config, vni, vip, &self.neighbours)?;
         self.publish_locations()?;
+        self.owners.set(("location".to_owned(), location_id(&location)), Owner::Api);
         self.save_change(|| Ok(Change::default().and_without([location])))
     }
 

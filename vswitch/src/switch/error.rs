@@ -56,6 +56,9 @@ pub enum SwitchError {
         /// Cores.
         available: Vec<usize>,
     },
+    /// The ports of a change are being opened, and it is tried again then: whoever waits for its answer is not told this.
+    #[error("a port is being opened; ask again")]
+    NotYet,
     /// Cannot change while the switch runs.
     #[error("{0} cannot change while the switch runs; restart it with the new config")]
     NotLive(&'static str),

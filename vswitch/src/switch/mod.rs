@@ -13,6 +13,7 @@ pub mod qos;
 pub mod rcft;
 pub mod services;
 
+pub mod ahead;
 mod apply;
 pub mod changes;
 mod concerned;
@@ -45,6 +46,7 @@ use ports::PortTable;
 use crate::config::{Config, ForwardMode, Idle, Source, buffers};
 use crate::rdma;
 use crate::state::journal::Saver;
+use crate::state::owners::{Owner, Owners};
 use crate::topology::Topology;
 use crate::topology::underlay::Neighbours;
 use crate::worker::watchdog::Watchdog;
@@ -71,6 +73,11 @@ pub struct Switch {
     changes: changes::Changes,
     /// The config file as it was last applied: what is not in it was made at run time.
     file: Option<Arc<Source>>,
+    /// Who made what was made at run time, where it was not the API.
+    owners: Owners,
+    /// The same as the state file and its journal have it.
+    saved_owners: Owners,
+    ahead: ahead::Ahead,
     baseline: crate::view::Baseline,
     stopped: bool,
     watchdog: Watchdog,
@@ -159,6 +166,9 @@ impl Switch {
             saved: None,
             changes: changes::Changes::default(),
             file: None,
+            owners: Owners::default(),
+            saved_owners: Owners::default(),
+            ahead: ahead::Ahead::default(),
             baseline: crate::view::Baseline::default(),
             stopped: false,
             watchdog,
@@ -340,6 +350,29 @@ impl Switch {
         self.file = file.map(Arc::new);
     }
 
+    /// Who made what the running config began with, where it was neither the file nor the API.
+    pub fn set_owners(&mut self, mut owners: Owners) {
+        owners.keep_only(&self.config());
+        if let Some(file) = &self.file {
+            owners.leave_to(file);
+        }
+        self.owners = owners.clone();
+        self.saved_owners = owners;
+    }
+
+    /// Who made what was made at run time, where it was not the API.
+    pub fn owners(&self) -> &Owners {
+        &self.owners
+    }
+
+    /// Who made an object: its section, or `route` or `rule`, and what tells it from others there.
+    pub fn owner_of(&self, section: &str, id: &str) -> Owner {
+        match &self.file {
+            Some(file) if file.names(section, id) => Owner::File,
+            _ => self.owners.at_run_time(section, id),
+        }
+    }
+
     /// Ends everything in order: reception, packets on their way, workers, ports. Leaves no trace on the machine.
     pub fn stop(&mut self) {
         if std::mem::replace(&mut self.stopped, true) {
@@ -353,6 +386,7 @@ impl Switch {
         if let Some(saver) = &mut self.saved {
             saver.finish();
         }
+        self.tend_ahead(Instant::now(), true);
         self.ports.detach_all(&self.pool);
         if let Err(error) = self.pool.stop() {
             // It may still use every table and every buffer: nothing can be taken down in order any more.

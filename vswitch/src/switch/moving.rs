@@ -35,7 +35,7 @@ impl Switch {
             groups: vnic.security_groups.clone(),
         };
         let elsewhere = vnic.vips.iter().map(at).collect();
-        self.edit_and_place(elsewhere, Missing::Refused, |config| {
+        self.edit_and_place(elsewhere, Missing::Refused, Vec::new(), |config| {
             config.vnics.retain(|known| !Arc::ptr_eq(known, vnic));
             config.lead_to_station(vnic);
             Ok(())

@@ -6,8 +6,8 @@
 //! it is published, and then it is polled. A port that changes its device does both, one after the other.
 //!
 //! Opening and closing happen on a thread of their own. A change waits for them a little, so that whoever asked hears of a
-//! fault at once, and goes on meanwhile with everything but requests; what takes longer is `pending` and comes when it is
-//! there. A port that is not there is `down`, and tried again for as long as the config wants it.
+//! fault at once: outside of control where it is asked for by a client (`ahead`), else here, where everything but requests goes on
+//! meanwhile. What takes longer is `pending` and comes when it is there. A port that is not there is `down`, and tried again for as long as the config wants it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use crate::config::{Config, MAX_PORTS};
 use crate::topology::Extent;
 
 /// How long a change waits for ports that are likely to come or go soon.
-const GRACE: Duration = Duration::from_secs(3);
+pub(super) const GRACE: Duration = Duration::from_secs(3);
 /// How long the start does.
 const START_GRACE: Duration = Duration::from_secs(10);
 /// Between two looks for interfaces that were deleted.
@@ -51,7 +51,7 @@ impl Missing {
         if self == Self::Later { Duration::ZERO } else { GRACE }
     }
 
-    fn takes(self, error: &PortsError) -> bool {
+    pub(super) fn takes(self, error: &PortsError) -> bool {
         match self {
             Self::Refused => false,
             Self::Awaited => error.is_absence(),
@@ -130,6 +130,12 @@ impl Switch {
         old: &Config,
         missing: Missing,
     ) -> Result<(), SwitchError> {
+        let waits_here = missing == Missing::Later || missing == Missing::Tolerated;
+        if self.ahead.is_on() && !waits_here && plan.first.is_empty() {
+            self.bring_in_ahead(plan, missing)?;
+            plan.last.iter().for_each(|name| self.ports.leave(name, true));
+            return Ok(());
+        }
         self.take_out(&plan.first, old)?;
         for (name, wanted) in &plan.added {
             self.ports.request(&self.eal, &self.pool, &self.mempool, name, wanted);
@@ -145,6 +151,9 @@ impl Switch {
         self.poll_fresh()?;
         for name in &plan.last {
             self.let_go(name)?;
+        }
+        if self.ahead.leaves_closing() {
+            return Ok(());
         }
         self.await_ports(missing.grace(), Missing::Tolerated)
     }
@@ -231,6 +240,7 @@ impl Switch {
                 Ok(false)
             }
             JobResult::Opened(ticket, name, result) => {
+                let Some(result) = self.ahead.take_in(ticket, result) else { return Ok(false) };
                 let Some(absent) = self.ports.awaited(&name, ticket).cloned() else {
                     if let Ok(ready) = result {
                         self.ports.discard(*ready);
@@ -260,7 +270,7 @@ impl Switch {
         }
     }
 
-    fn place(&mut self, ready: Ready) -> Result<(), SwitchError> {
+    pub(super) fn place(&mut self, ready: Ready) -> Result<(), SwitchError> {
         let (name, kind) = (ready.name.clone(), ready.wanted.spec.kind());
         let front = self.offload.front(ready.wanted.offload, &self.config);
         let index = self.ports.place(&self.pool, &self.topology, ready, front)?;
@@ -288,7 +298,7 @@ impl Switch {
         self.topology.set_encap_hash(learned.ok());
     }
 
-    fn port_down(&mut self, name: &str, wanted: &WantedPort, reason: &str, now: Instant) {
+    pub(super) fn port_down(&mut self, name: &str, wanted: &WantedPort, reason: &str, now: Instant) {
         let prefix = format!("port {name}: ");
         let reason = reason.strip_prefix(&prefix).unwrap_or(reason);
         if self.ports.down(name, wanted, reason, now) {
@@ -300,7 +310,8 @@ impl Switch {
 
     /// One turn: takes in ports that came up late, tries again those that are down, and takes out those whose interface
     /// was deleted.
-    pub(super) fn tend_ports(&mut self, now: Instant) {
+    pub fn tend_ports(&mut self, now: Instant) {
+        self.tend_ahead(now, false);
         if let Err(error) = self.turn_ports(now) {
             tracing::error!(%error, "a port that came or went was not taken in");
         }

@@ -280,15 +280,23 @@ impl PortTable {
         name: &str,
         wanted: &WantedPort,
     ) {
+        let ticket = self.open_ahead(eal, pool, mempool, name, wanted);
+        self.await_ahead(name, wanted, ticket);
+    }
+
+    /// Has a port opened that the config does not want yet. The ticket of the attempt.
+    pub(super) fn open_ahead(
+        &mut self,
+        eal: &Eal,
+        pool: &Pool,
+        mempool: &Mempool,
+        name: &str,
+        wanted: &WantedPort,
+    ) -> u64 {
         self.tickets += 1;
-        let ticket = self.tickets;
-        let fresh =
-            Absent { wanted: wanted.clone(), reason: None, ticket: None, retry: None, pause: FIRST_PAUSE };
-        let absent = self.absent.entry(name.to_owned()).or_insert(fresh);
-        (absent.ticket, absent.retry) = (Some(ticket), None);
         self.unique += 1;
         self.opener.open(OpenOrder {
-            ticket,
+            ticket: self.tickets,
             name: name.to_owned(),
             unique: self.unique,
             wanted: wanted.clone(),
@@ -298,6 +306,20 @@ impl PortTable {
             flow_engine: self.flow_engine,
             deferred: false,
         });
+        self.tickets
+    }
+
+    /// The port of this ticket is wanted now; until it runs it is [absent](Self::absent).
+    pub(super) fn await_ahead(&mut self, name: &str, wanted: &WantedPort, ticket: u64) {
+        let fresh =
+            Absent { wanted: wanted.clone(), reason: None, ticket: None, retry: None, pause: FIRST_PAUSE };
+        let absent = self.absent.entry(name.to_owned()).or_insert(fresh);
+        (absent.ticket, absent.retry) = (Some(ticket), None);
+    }
+
+    /// The port of this ticket is not wanted after all.
+    pub(super) fn cancel_ahead(&mut self, ticket: u64) {
+        self.opener.cancel(ticket);
     }
 
     /// Gives a port that runs an index, and its tx queues to workers. It is polled after [`poll`](Self::poll). The index

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Switch, SwitchError};
 use crate::config::{Config, Source};
 use crate::state::change::Change;
+use crate::state::owners::Owners;
 
 impl Switch {
     /// Saves one change, which `change` tells where it is wanted, and tells those who watch.
@@ -19,11 +20,15 @@ impl Switch {
         if self.saved.is_none() && !self.changes.is_watched() {
             return Ok(());
         }
-        let change = change().map(Arc::new);
+        let owners = self.owners.since(&self.saved_owners);
+        let change = change().map(|change| Arc::new(change.and_owners(owners)));
         if let Ok(change) = &change {
-            self.changes.tell(change, self.file.as_ref());
+            self.changes.tell(change, self.file.as_ref(), &self.owners);
         }
-        let Some(saver) = &mut self.saved else { return Ok(()) };
+        let Some(saver) = &mut self.saved else {
+            self.saved_owners = self.owners.clone();
+            return Ok(());
+        };
         if !saver.can_append() {
             return self.save_whole();
         }
@@ -31,6 +36,9 @@ impl Switch {
             let path = saver.path().display().to_string();
             saver.append(&change).map_err(|source| SwitchError::File { path, source })
         });
+        if saved.is_ok() {
+            self.saved_owners = self.owners.clone();
+        }
         saved.map_err(|error| SwitchError::NotSaved(Box::new(error)))
     }
 
@@ -42,12 +50,15 @@ impl Switch {
         if self.saved.is_none() {
             return Ok(());
         }
-        let text = self.config().to_toml().map(|text| with_file(text, self.file.as_deref()));
+        let text = self.config().to_toml().map(|text| with_file(text, self.file.as_deref(), &self.owners));
         let Some(saver) = &mut self.saved else { return Ok(()) };
         let saved = text.map_err(SwitchError::from).and_then(|text| {
             let path = saver.path().display().to_string();
             saver.write(&text).map_err(|source| SwitchError::File { path, source })
         });
+        if saved.is_ok() {
+            self.saved_owners = self.owners.clone();
+        }
         saved.map_err(|error| SwitchError::NotSaved(Box::new(error)))
     }
 
@@ -63,10 +74,12 @@ impl Switch {
         }
         let (config, locations, file) =
             (self.config.clone(), self.topology.all_locations(), self.file.clone());
+        // What is appended until it is there says what changed since then, to whichever of the two.
+        let owners = self.owners.clone();
         let text = move || {
             let config = Config { locations: locations.values().cloned().collect(), ..(*config).clone() };
             let text = config.to_toml().map_err(std::io::Error::other)?;
-            Ok(with_file(text, file.as_deref()))
+            Ok(with_file(text, file.as_deref(), &owners))
         };
         if let Err(error) = saver.renew(text) {
             tracing::warn!(file = %saver.path().display(), %error, "the state file cannot be written anew; the next change writes all of it");
@@ -74,7 +87,8 @@ impl Switch {
     }
 }
 
-fn with_file(mut text: String, file: Option<&Source>) -> String {
+fn with_file(mut text: String, file: Option<&Source>, owners: &Owners) -> String {
+    text.push_str(&owners.keep());
     text.extend(file.map(Source::keep));
     text
 }

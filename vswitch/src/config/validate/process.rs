@@ -24,8 +24,25 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     if let Err(problem) = check_socket_path(&checker.config.api.socket) {
         checker.fail("api.socket", format!("[api] socket {problem}"));
     }
+    tcp(checker);
     if checker.config.control.state.as_deref() == Some(Path::new("")) {
         checker.fail("control.state", "[control] state is empty; write a path or leave the key out");
+    }
+}
+
+/// Whom the API lets in by TCP.
+fn tcp(checker: &mut Checker<'_>) {
+    let Some(tcp) = &checker.config.api.tcp else { return };
+    if tcp.admins.is_empty() && tcp.readers.is_empty() {
+        let message = "[api] tcp lets nobody in; name certificates' DNS names or URIs in admins or readers";
+        checker.fail("api.tcp", message);
+    }
+    if tcp.admins.iter().chain(&tcp.readers).any(String::is_empty) {
+        checker.fail("api.tcp", "[api] tcp has an empty name in admins or readers; remove it");
+    }
+    if let Some(name) = tcp.readers.iter().find(|name| tcp.admins.contains(name)) {
+        let message = format!("[api] tcp has {} in admins and in readers; keep one of them", quote(name));
+        checker.fail("api.tcp.readers", message);
     }
 }
 

@@ -55,7 +55,7 @@ impl Daemon {
                 loop {
                     tokio::select! {
                         Some(accepted) = coming.recv() => {
-                            assert_eq!(accepted.role, Role::Owner);
+                            assert_eq!(accepted.role(), Role::Owner);
                             came += 1;
                         }
                         _ = stopped.recv() => break,

@@ -1,0 +1,208 @@
+//! A port that takes long to open holds up whoever asked for it, and nobody else: control answers all others meanwhile.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
+
+use std::time::{Duration, Instant};
+
+use tests::api::{self, Api, NETWORKS, problems};
+use tests::{Daemon, Netns, Workdir, process};
+use tonic::{Code, Status};
+use vswitch_api::v1::object::Spec;
+use vswitch_api::v1::*;
+
+/// Ports that are attached at a time.
+const TAPS: usize = 40;
+/// What an answer may take beside a port that takes seconds, on a machine that does other things, too.
+const BOUND: Duration = Duration::from_millis(1500);
+
+fn create_and_wait(api: &mut Api, spec: Spec) -> Result<Entry, Status> {
+    let request = CreateRequest { object: Some(api::object(spec)), wait: true, ..Default::default() };
+    Ok(api.runtime.block_on(api.objects.create(request))?.into_inner())
+}
+
+/// A folder in which nobody gets on: to make a socket there takes until somebody lets the file system go on.
+fn frozen() -> (Workdir, String) {
+    let dir = Workdir::new("frozen");
+    let (image, at) = (dir.path().join("image").display().to_string(), dir.path().join("fs"));
+    std::fs::create_dir(&at).unwrap();
+    let at = at.display().to_string();
+    process::run(&["truncate", "-s", "16M", &image]);
+    process::run(&["mkfs.ext4", "-q", &image]);
+    process::run(&["mount", "-o", "loop", &image, &at]);
+    process::run(&["fsfreeze", "--freeze", &at]);
+    (dir, at)
+}
+
+struct Thawed(String);
+
+impl Drop for Thawed {
+    fn drop(&mut self) {
+        drop(process::try_run(&["fsfreeze", "--unfreeze", &self.0]));
+        drop(process::try_run(&["umount", "-l", &self.0]));
+    }
+}
+
+/// How long the slowest of some answers of an idle client took while `busy` runs.
+fn slowest_beside(socket: &std::path::Path, busy: std::thread::JoinHandle<()>) -> (Duration, usize) {
+    let mut other = Api::connect(socket);
+    let (mut slowest, mut answers) = (Duration::ZERO, 0);
+    while !busy.is_finished() {
+        let began = Instant::now();
+        other.get(Kind::Vpc, "red").unwrap();
+        other.runtime.block_on(other.observe.get_info(GetInfoRequest {})).unwrap();
+        slowest = slowest.max(began.elapsed());
+        answers += 1;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    busy.join().unwrap();
+    (slowest, answers)
+}
+
+#[test]
+fn repair_control_answers_beside_ports_that_take_seconds() {
+    let host = Netns::new("host");
+    // Before the switch, whose namespace has the mounts of now.
+    let (dir, at) = frozen();
+    let thawed = Thawed(at.clone());
+    let daemon = Daemon::start(&host, NETWORKS);
+    // By the console, by a client that waits, and by one that does not: each takes its three seconds, or less.
+    let program = daemon.program().display().to_string();
+    let socket = daemon.socket().to_owned();
+    let console = {
+        let (socket, at) = (socket.display().to_string(), at.clone());
+        std::thread::spawn(move || {
+            let command = format!("port attach slow pcap tx-pcap={at}/out.pcap");
+            let began = Instant::now();
+            let output = process::try_run(&[&program, "ctl", "--socket", &socket, &command]);
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success() && said.contains("pending"), "{output:?}");
+            assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
+        })
+    };
+    let (slowest, answers) = slowest_beside(&socket, console);
+    eprintln!("beside the console: {answers} answers, the slowest after {slowest:?}");
+    assert!(answers > 20 && slowest < BOUND, "{answers} answers, the slowest after {slowest:?}");
+    // A client that waits, for one that is refused in the end because its device is not there.
+    let waiting = {
+        let socket = socket.clone();
+        std::thread::spawn(move || {
+            let mut api = Api::connect(&socket);
+            let tap = port_spec::Tap { iface: "t1".into(), ..Default::default() };
+            let port = PortSpec { kind: Some(port_spec::Kind::Tap(tap)) };
+            let port = Port { name: "behind".into(), port: Some(port), ..Default::default() };
+            // The one thread that opens ports is with the slow one.
+            let entry = create_and_wait(&mut api, Spec::Port(port)).unwrap();
+            assert_eq!(entry.status.unwrap().state(), State::Pending);
+        })
+    };
+    let (slowest, answers) = slowest_beside(&socket, waiting);
+    eprintln!("beside a client that waits: {answers} answers, the slowest after {slowest:?}");
+    assert!(answers > 20 && slowest < BOUND, "{answers} answers, the slowest after {slowest:?}");
+    // It goes on, and both come.
+    drop(thawed);
+    let mut api = Api::connect(&socket);
+    for name in ["slow", "behind"] {
+        tests::wait_for("the port", Duration::from_secs(20), || {
+            (api.get(Kind::Port, name).ok()?.status?.state() == State::Up).then_some(())
+        });
+    }
+    drop(dir);
+    for name in ["slow", "behind"] {
+        daemon.ctl(&format!("port detach {name}"));
+    }
+    daemon.end();
+}
+
+#[test]
+fn repair_control_tells_who_waits_what_became_of_the_port() {
+    let host = Netns::new("host");
+    let daemon = Daemon::start(&host, NETWORKS);
+    let mut api = Api::connect(daemon.socket());
+    let before = (daemon.ctl("show config"), daemon.ctl("port list"));
+    // One that cannot be opened is refused, and nothing of it stays.
+    let packet = port_spec::AfPacket { iface: "nosuch0".into(), ..Default::default() };
+    let bad = Spec::Vnic(api::vnic("bad", "red", 9, port_spec::Kind::AfPacket(packet)));
+    let refused = create_and_wait(&mut api, bad.clone()).unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    assert!(problems(&refused)[0].2.contains("nosuch0"), "{refused:?}");
+    assert_eq!((daemon.ctl("show config"), daemon.ctl("port list")), before);
+    // One that can is up when the answer comes.
+    let entry = create_and_wait(&mut api, Spec::Vnic(api::tap_vnic("one", "red", 1))).unwrap();
+    assert_eq!(entry.status.unwrap().state(), State::Up);
+    // Without waiting it is there, and says why it is not up.
+    let entry = api.create(bad).unwrap();
+    assert_eq!(entry.status.unwrap().state(), State::Pending);
+    api.delete(Kind::Vnic, "bad").unwrap();
+    // What is wrong with a change is said at once, and no port is opened for it.
+    let refused = create_and_wait(&mut api, Spec::Vnic(api::tap_vnic("two", "nowhere", 2))).unwrap_err();
+    assert!(refused.message().contains("nowhere"), "{refused:?}");
+    assert!(!host.interfaces().iter().any(|name| name == "two"));
+    // Clients that go away while they wait leave nothing.
+    for number in 0..20 {
+        let mut api = Api::connect(daemon.socket());
+        let name = format!("gone{number}");
+        let vnic = Spec::Vnic(api::tap_vnic(&name, "red", 20 + number));
+        let request = CreateRequest { object: Some(api::object(vnic)), wait: true, ..Default::default() };
+        let limit = Duration::from_millis(u64::from(number) * 2);
+        let call = api.objects.create(request);
+        drop(api.runtime.block_on(async { tokio::time::timeout(limit, call).await }));
+    }
+    tests::wait_for("what clients left behind to go", Duration::from_secs(30), || {
+        let there: Vec<String> =
+            api.list(Kind::Vnic, 100).into_iter().map(|entry| entry.key.unwrap().id).collect();
+        host.interfaces()
+            .iter()
+            .filter(|name| name.starts_with("gone"))
+            .all(|name| there.contains(name))
+            .then_some(())
+    });
+    for entry in api.list(Kind::Vnic, 100) {
+        api.delete(Kind::Vnic, &entry.key.unwrap().id).unwrap();
+    }
+    tests::wait_for("the taps to go", Duration::from_secs(20), || {
+        (!host.interfaces().iter().any(|name| name.starts_with("gone") || name == "one")).then_some(())
+    });
+    assert_eq!((daemon.ctl("show config"), daemon.ctl("port list")), before);
+    daemon.end();
+}
+
+#[test]
+fn repair_control_answers_beside_many_that_attach_and_detach() {
+    let host = Netns::new("host");
+    let daemon = Daemon::start(&host, NETWORKS);
+    let socket = daemon.socket().to_owned();
+    let program = daemon.program().display().to_string();
+    let busy = {
+        let socket = socket.clone();
+        std::thread::spawn(move || {
+            std::thread::scope(|scope| {
+                for part in 0..4 {
+                    let (socket, program) = (socket.display().to_string(), program.clone());
+                    scope.spawn(move || {
+                        for n in (part..TAPS).step_by(4) {
+                            for command in
+                                [format!("port attach t{n} veth iface=v{n}"), format!("port detach t{n}")]
+                            {
+                                let output =
+                                    process::try_run(&[&program, "ctl", "--socket", &socket, &command]);
+                                let attached = command.contains("attach");
+                                // There is no such interface: refused each time; and then there is no such port.
+                                assert!(!output.status.success() || !attached, "{output:?}");
+                            }
+                            let tap = format!("port attach p{n} tap iface=p{n}");
+                            for command in [tap, format!("port detach p{n}")] {
+                                let output =
+                                    process::try_run(&[&program, "ctl", "--socket", &socket, &command]);
+                                assert!(output.status.success(), "{command}: {output:?}");
+                            }
+                        }
+                    });
+                }
+            });
+        })
+    };
+    let (slowest, answers) = slowest_beside(&socket, busy);
+    eprintln!("{answers} answers, the slowest after {slowest:?}");
+    assert!(answers > 20 && slowest < BOUND, "{answers} answers, the slowest after {slowest:?}");
+    assert_eq!(host.interfaces(), ["lo"]);
+    daemon.end();
+}

@@ -1,0 +1,154 @@
+//! The objects of a config, by what tells each from all others, and which of them a config file names.
+
+use std::collections::{HashMap, HashSet};
+
+use toml::{Table, Value};
+
+use super::document::Document;
+use super::merge::Source;
+use super::{Config, LocationConfig};
+
+/// An object: its section of the config, or `route` or `rule` for one inside of another, and what tells it from others there.
+pub type ObjectId = (String, String);
+
+/// The id of a location.
+pub fn location_id(location: &LocationConfig) -> String {
+    format!("{} {}", location.vni, location.vip)
+}
+
+/// The objects of all lists, and those inside of them.
+pub fn ids(config: &Config) -> impl Iterator<Item = ObjectId> {
+    fn all<'c, T>(
+        section: &'static str,
+        list: impl IntoIterator<Item = &'c T>,
+        id: fn(&T) -> String,
+    ) -> impl Iterator<Item = ObjectId>
+    where
+        T: 'c,
+    {
+        list.into_iter().map(move |object| (section.to_owned(), id(object)))
+    }
+    let routes = config.vpcs.iter().flat_map(|vpc| {
+        let of = |route: &super::VpcRoute| ("route".to_owned(), format!("{} {}", vpc.name, route.to));
+        vpc.routes.iter().map(of)
+    });
+    let rules = config.security_groups.iter().flat_map(|group| {
+        let of = |rule: &super::SecurityRule| ("rule".to_owned(), format!("{} {rule}", group.name));
+        group.rules.iter().map(of)
+    });
+    all("uplink", &config.uplinks, |uplink| uplink.name.to_string())
+        .chain(all("vpc", &config.vpcs, |vpc| vpc.name.to_string()))
+        .chain(all("subnet", &config.subnets, |subnet| format!("{} {}", subnet.vpc, subnet.prefix)))
+        .chain(all("security-group", &config.security_groups, |group| group.name.to_string()))
+        .chain(all("trunk", &config.trunks, |trunk| trunk.name.to_string()))
+        .chain(all("vnic", &config.vnics, |vnic| vnic.name.to_string()))
+        .chain(all("location", &config.locations, location_id))
+        .chain(all("port", &config.ports, |port| port.name.to_string()))
+        .chain(routes)
+        .chain(rules)
+}
+
+impl Source {
+    /// True for an object that the file names.
+    pub fn names(&self, section: &str, id: &str) -> bool {
+        // Ids of several parts are long, and there may be many of them: one set, made once.
+        let names = self.names.get_or_init(|| {
+            let mut names: HashMap<String, HashSet<String>> = HashMap::new();
+            for (section, id) in ids(&self.config) {
+                names.entry(section).or_default().insert(id);
+            }
+            names
+        });
+        names.get(section).is_some_and(|ids| ids.contains(id))
+    }
+
+    /// What the file is called.
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// Where the file names an object: `vswitch.toml:7`; the file alone where the text does not tell.
+    pub fn place_of(&self, section: &str, id: &str) -> String {
+        let document = Document::read(&self.text, &self.origin).ok();
+        let at = |list: &str, wanted: &str| {
+            let mut of_list = ids(&self.config).filter(|(section, _)| section == list);
+            of_list.position(|(_, id)| id == wanted).map(|at| format!("{list}[{at}]"))
+        };
+        let name = id.split(' ').next().unwrap_or_default();
+        let path = match section {
+            "route" => at("vpc", name).map(|vpc| format!("{vpc}.routes")),
+            "rule" => at("security-group", name).map(|group| format!("{group}.rules")),
+            _ => at(section, id),
+        };
+        let found = document.zip(path).and_then(|(document, path)| document.places.find(&path));
+        match found {
+            Some((line, _)) => format!("{}:{line}", self.origin),
+            None => self.origin.clone(),
+        }
+    }
+
+    /// The path of a key that the file names and that two tables of a section say differently, if there is one.
+    pub fn first_named_difference(&self, section: &str, have: &Table, want: &Table) -> Option<String> {
+        let named = self.named();
+        differs(have, want, named.get(section)?.as_table()?)
+    }
+}
+
+fn differs(have: &Table, want: &Table, named: &Table) -> Option<String> {
+    let all = have.iter().chain(want.iter().filter(|(key, _)| !have.contains_key(*key)));
+    let differing = all.map(|(key, _)| key).filter(|key| have.get(*key) != want.get(*key));
+    differing.filter_map(|key| Some((key, named.get(key)?))).find_map(|(key, named)| {
+        let empty = Table::new();
+        let table = |of: &Table| of.get(key).map(|value| value.as_table().cloned());
+        match (table(have).unwrap_or(Some(empty.clone())), table(want).unwrap_or(Some(empty)), named) {
+            (Some(have), Some(want), Value::Table(named)) => {
+                differs(&have, &want, named).map(|rest| format!("{key}.{rest}"))
+            }
+            _ => Some(key.clone()),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "[qos]\nlink = { outbound = \"10Gbit\" }\n\n[[vpc]]\nname = \"red\"\nvni = 1\n\
+        routes = [{ to = \"10.9.0.0/16\", blackhole = true }]\n\n\
+        [[security-group]]\nname = \"web\"\nvpc = \"red\"\nrules = [{ direction = \"in\", protocol = \"tcp\", ports = \"80\" }]\n\n\
+        [[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n";
+
+    #[test]
+    fn ownership_of_the_file_is_told_with_the_place() {
+        let file = Source::parse(FILE, "f.toml").unwrap_or_else(|errors| panic!("{errors}"));
+        let rule = file.config.security_groups[0].rules[0].to_string();
+        for (section, id, place) in [
+            ("vpc", "red", "f.toml:4"),
+            ("route", "red 10.9.0.0/16", "f.toml:7"),
+            ("security-group", "web", "f.toml:9"),
+            ("rule", &format!("web {rule}"), "f.toml:12"),
+            ("subnet", "red 10.0.0.0/24", "f.toml:14"),
+        ] {
+            assert!(file.names(section, id), "{section} {id}");
+            assert_eq!(file.place_of(section, id), place, "{section} {id}");
+        }
+        assert!(!file.names("vpc", "blue") && !file.names("vnic", "red"));
+        assert_eq!(file.place_of("vpc", "blue"), "f.toml");
+    }
+
+    #[test]
+    fn ownership_of_a_section_is_by_its_keys() {
+        let file = Source::parse(FILE, "f.toml").unwrap_or_else(|errors| panic!("{errors}"));
+        let table = |text: &str| text.parse::<Table>().unwrap();
+        let have = table("link = { outbound = \"10Gbit\" }\nx = 1\n");
+        for (want, named) in [
+            ("link = { outbound = \"10Gbit\" }\nx = 2\n", None),
+            ("link = { outbound = \"10Gbit\", inbound = \"1Gbit\" }\nx = 1\n", None),
+            ("link = { outbound = \"9Gbit\" }\nx = 1\n", Some("link.outbound")),
+            ("x = 1\n", Some("link.outbound")),
+        ] {
+            assert_eq!(file.first_named_difference("qos", &have, &table(want)).as_deref(), named, "{want}");
+        }
+        assert_eq!(file.first_named_difference("nft", &have, &Table::new()), None);
+    }
+}

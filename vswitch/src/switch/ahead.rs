@@ -1,0 +1,216 @@
+//! Ports that are opened ahead of the change that brings them.
+//!
+//! Whoever waits for the answer to a change wants to hear whether its port could be opened, and a port may take seconds for that.
+//! Control does not wait with him: the change is tried, has its ports opened on their thread, and is given up for the moment with
+//! [`SwitchError::NotYet`], before anything of it is in force. When its ports are open, or have failed, or have taken long enough, it
+//! is carried out anew from its beginning, and then does not wait. Between the two, control serves everybody else, and what they
+//! changed counts. All tries of one change are an attempt, and have its number.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::error::PortsError;
+use super::opening::Ready;
+use super::plug::{GRACE, Missing};
+use super::ports::WantedPort;
+use super::{PortChanges, Switch, SwitchError};
+
+/// An attempt that nobody goes on with for so long is given up: whoever asked is gone.
+const ABANDONED: Duration = Duration::from_secs(10);
+
+/// What is to be done after a try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing: the change is carried out, or was refused.
+    Answer,
+    /// The answer is right when ports that went are closed, or have taken long enough for it.
+    AnswerWhenClosed,
+    /// The same again when [`Switch::is_ripe`] says so.
+    TryAgain,
+}
+
+enum Progress {
+    /// It is being opened.
+    Asked(u64),
+    Done(Result<Box<Ready>, PortsError>),
+}
+
+struct Attempt {
+    since: Instant,
+    /// When somebody last tried.
+    tried: Instant,
+    ports: BTreeMap<String, (WantedPort, Progress)>,
+}
+
+/// The attempts under way.
+#[derive(Default)]
+pub(super) struct Ahead {
+    attempts: BTreeMap<u64, Attempt>,
+    last: u64,
+    /// The attempt that is being tried now.
+    current: Option<u64>,
+    /// It was not carried out.
+    not_yet: bool,
+    /// It let ports go, which are being closed.
+    closes: bool,
+}
+
+impl Ahead {
+    /// True while changes need not wait.
+    pub fn is_on(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// Ports go with the change that is tried now; true when it need not wait for them.
+    pub fn leaves_closing(&mut self) -> bool {
+        self.closes |= self.is_on();
+        self.is_on()
+    }
+
+    /// Takes in what came of opening a port, if it was asked for here.
+    pub fn take_in(
+        &mut self,
+        ticket: u64,
+        result: Result<Box<Ready>, PortsError>,
+    ) -> Option<Result<Box<Ready>, PortsError>> {
+        let ports = self.attempts.values_mut().flat_map(|attempt| attempt.ports.values_mut());
+        let asked = |progress: &Progress| matches!(progress, Progress::Asked(asked) if *asked == ticket);
+        match ports.map(|(_, progress)| progress).find(|progress| asked(progress)) {
+            Some(progress) => {
+                *progress = Progress::Done(result);
+                None
+            }
+            None => Some(result),
+        }
+    }
+}
+
+impl Switch {
+    /// A number for a new attempt.
+    pub fn new_attempt(&mut self) -> u64 {
+        self.ahead.last += 1;
+        self.ahead.last
+    }
+
+    /// What changes until [`end_try`](Self::end_try) is a try of this attempt.
+    pub fn begin_try(&mut self, attempt: u64) {
+        (self.ahead.current, self.ahead.not_yet, self.ahead.closes) = (Some(attempt), false, false);
+    }
+
+    /// Ends a try.
+    pub fn end_try(&mut self) -> Next {
+        let Some(current) = self.ahead.current.take() else { return Next::Answer };
+        if self.ahead.not_yet {
+            return Next::TryAgain;
+        }
+        self.give_up_attempt(current);
+        if self.ahead.closes && self.ports.is_busy() { Next::AnswerWhenClosed } else { Next::Answer }
+    }
+
+    /// True when an attempt is to be tried again.
+    pub fn is_ripe(&self, attempt: u64) -> bool {
+        self.ahead.attempts.get(&attempt).is_none_or(|attempt| !attempt.waits(Instant::now()))
+    }
+
+    /// True while somebody waits for the ports of a change.
+    pub fn is_trying(&self) -> bool {
+        !self.ahead.attempts.is_empty()
+    }
+
+    /// True while ports that went are being closed, or those that came are being opened.
+    pub fn has_ports_under_way(&self) -> bool {
+        self.ports.is_busy()
+    }
+
+    /// The ports of a change, opened ahead.
+    ///
+    /// # Errors
+    /// [`SwitchError::NotYet`] while they are on their way; what came of one that does not come.
+    pub(super) fn bring_in_ahead(&mut self, plan: &PortChanges, missing: Missing) -> Result<(), SwitchError> {
+        let Some(number) = self.ahead.current else { return Ok(()) };
+        let now = Instant::now();
+        let mut attempt = self.ahead.attempts.remove(&number).unwrap_or_else(|| Attempt {
+            since: now,
+            tried: now,
+            ports: BTreeMap::new(),
+        });
+        attempt.tried = now;
+        // What it wanted the last time, and wants no more.
+        let (keep, rest) = std::mem::take(&mut attempt.ports).into_iter().partition(|(name, (wanted, _))| {
+            plan.added.get(name).is_some_and(|now| wanted.is_device_of(now))
+        });
+        attempt.ports = keep;
+        self.discard_ahead(rest);
+        for (name, wanted) in &plan.added {
+            if !attempt.ports.contains_key(name) {
+                let ticket = self.ports.open_ahead(&self.eal, &self.pool, &self.mempool, name, wanted);
+                attempt.ports.insert(name.clone(), (wanted.clone(), Progress::Asked(ticket)));
+            }
+        }
+        if attempt.waits(now) {
+            self.ahead.attempts.insert(number, attempt);
+            self.ahead.not_yet = true;
+            return Err(SwitchError::NotYet);
+        }
+        let mut ports = attempt.ports.into_iter();
+        while let Some((name, (wanted, progress))) = ports.next() {
+            let taken = match progress {
+                Progress::Asked(ticket) => {
+                    self.ports.await_ahead(&name, &wanted, ticket);
+                    Ok(())
+                }
+                Progress::Done(Ok(ready)) => self.place(*ready),
+                Progress::Done(Err(error)) if missing.takes(&error) => {
+                    self.port_down(&name, &wanted, &error.to_string(), now);
+                    Ok(())
+                }
+                Progress::Done(Err(error)) => Err(error.into()),
+            };
+            if taken.is_err() {
+                self.discard_ahead(ports.collect());
+                return taken;
+            }
+        }
+        Ok(())
+    }
+
+    fn discard_ahead(&mut self, ports: BTreeMap<String, (WantedPort, Progress)>) {
+        for (_, progress) in ports.into_values() {
+            match progress {
+                Progress::Asked(ticket) => self.ports.cancel_ahead(ticket),
+                Progress::Done(Ok(ready)) => self.ports.discard(*ready),
+                Progress::Done(Err(_)) => {}
+            }
+        }
+    }
+
+    fn give_up_attempt(&mut self, attempt: u64) {
+        if let Some(attempt) = self.ahead.attempts.remove(&attempt) {
+            self.discard_ahead(attempt.ports);
+        }
+    }
+
+    /// Gives up the attempts that nobody goes on with; `all` of them at the end.
+    pub(super) fn tend_ahead(&mut self, now: Instant, all: bool) {
+        let is_abandoned =
+            |attempt: &Attempt| all || now.saturating_duration_since(attempt.tried) >= ABANDONED;
+        let abandoned: Vec<u64> = self
+            .ahead
+            .attempts
+            .iter()
+            .filter(|(_, attempt)| is_abandoned(attempt))
+            .map(|(number, _)| *number)
+            .collect();
+        abandoned.into_iter().for_each(|attempt| self.give_up_attempt(attempt));
+    }
+}
+
+impl Attempt {
+    /// True while a port is on its way that is likely to be there soon.
+    fn waits(&self, now: Instant) -> bool {
+        let soon = |(wanted, progress): &(WantedPort, Progress)| {
+            matches!(progress, Progress::Asked(_)) && !crate::port::may_block(&wanted.spec)
+        };
+        now.saturating_duration_since(self.since) < GRACE && self.ports.values().any(soon)
+    }
+}
