@@ -340,7 +340,10 @@ fn api_readers_have_a_socket_of_their_own() {
     for line in ["vpc del red", "save /tmp/secrets", "stop", "shutdown"] {
         let refused = typed(line);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success() && said.contains("its owner's socket takes changes"), "{line}: {said}");
+        assert!(
+            !refused.status.success() && said.contains("its owner's socket takes changes"),
+            "{line}: {said}"
+        );
     }
     assert!(Api::connect(&socket).create(api::vpc("blue", 200)).is_ok());
     assert_eq!(reader.list(Kind::Vpc, 10).len(), 2);

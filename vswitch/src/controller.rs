@@ -39,6 +39,7 @@ impl Controller {
             shutdown: false,
             faults: HashMap::new(),
             config_file,
+            keys: None,
         }
     }
 

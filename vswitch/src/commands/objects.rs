@@ -36,8 +36,12 @@ pub(super) fn create_object(session: &Session, object: v1::Object) -> Result<v1:
 
 /// Has an object that there is be as this says, whole.
 pub(super) fn set(session: &Session, kind: Kind, value: &impl Serialize) -> Result<v1::Entry, CommandError> {
-    let request =
-        v1::UpdateRequest { object: object(kind, value)?, wait: true, force: true, ..v1::UpdateRequest::default() };
+    let request = v1::UpdateRequest {
+        object: object(kind, value)?,
+        wait: true,
+        force: true,
+        ..v1::UpdateRequest::default()
+    };
     ask!(session, ObjectsClient.update(request))
 }
 
