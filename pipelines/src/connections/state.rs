@@ -51,6 +51,12 @@ impl ConnectionState {
         )
     }
 
+    /// A TCP connection taken up in the middle, by a packet of the side that did not open it; `out`: the vNIC opened it.
+    pub const fn answered(out: bool) -> Self {
+        let opened = Self::opened(out, 0, true, 0);
+        Self(opened.0 | Self::ANSWERED)
+    }
+
     const fn phase_bits(phase: Phase) -> u32 {
         phase as u32 + 1
     }
