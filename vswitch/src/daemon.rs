@@ -8,14 +8,18 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::MissedTickBehavior;
 
 use crate::api;
+use crate::config::process::ApiConfig;
 use crate::config::{Config, Source};
 use crate::console::repl;
 use crate::control::guard::caught;
 use crate::control::protocol::answer;
 use crate::control::server::{Call, Caller, Server};
+use crate::handover::give::{Door, Successor};
+use crate::handover::take::Predecessor;
 use crate::shell::Shell;
 use crate::state;
 use crate::switch::rcft::BUSY_EVERY_MS;
@@ -35,6 +39,8 @@ pub struct DaemonOptions {
     pub file: Option<PathBuf>,
     /// A console on this terminal.
     pub interactive: bool,
+    /// In place of the switch that runs.
+    pub upgrade: bool,
 }
 
 /// Runs the switch until it is told to end.
@@ -54,27 +60,37 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    // The socket next: a second daemon must not touch the ports of the first.
-    let server = Server::bind(&options.config.api.socket)?;
-    let readers = match &options.config.api.group {
-        Some(group) => Some(Server::bind_for_readers(&options.config.api.read_socket(), group)?),
-        None => None,
-    };
+    let api = options.config.api.clone();
     let state_file = options.config.control.state.clone().or_else(service_state);
     let file = options.file.as_deref().map(Source::load).transpose()?;
-    let config = match &state_file {
-        Some(path) => state::restore(options.config, file.as_ref(), path)?,
-        None => options.config,
-    };
     if let Err(error) = pmd::process::raise_descriptor_limit() {
         tracing::warn!(%error, "the limit of open files stays as it is: hundreds of vhost-user ports may not fit");
     }
-    let mut switch = Switch::start(config)?;
+    let restored = |config| match &state_file {
+        Some(path) => state::restore(config, file.as_ref(), path),
+        None => Ok(config),
+    };
+    let (mut switch, sockets, predecessor) = if options.upgrade {
+        let mut predecessor = Predecessor::find(&api.socket)?;
+        tracing::info!(pid = predecessor.pid, "getting ready to take over from the switch that runs");
+        let mut switch = Switch::prepare(&options.config, true)?;
+        let tables = predecessor.freeze()?;
+        let config = restored(options.config)?;
+        config.validate()?;
+        predecessor.take()?;
+        switch.succeed(config, &tables)?;
+        let sockets = Sockets::bind(&api)?;
+        (switch, sockets, Some(predecessor))
+    } else {
+        // The socket next: a second daemon must not touch the ports of the first.
+        let sockets = Sockets::bind(&api)?;
+        (Switch::start(restored(options.config)?)?, sockets, None)
+    };
     switch.set_state_file(state_file.as_deref());
     switch.set_config_file(file);
     let (mut shell, console) = Shell::new(switch)?;
     shell.config_file = options.file;
-    tracing::info!(socket = %server.path().display(), "the switch runs");
+    tracing::info!(socket = %api.socket.display(), "the switch runs");
 
     let (calls, mut requests) = mpsc::channel::<Call>(CALLS);
     let (jobs, mut work) = mpsc::channel::<api::Job>(CALLS);
@@ -83,8 +99,19 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     if options.interactive {
         interactive(Caller::new(calls.clone()), ended.clone())?;
     }
-    let reading = readers.map(|server| tokio::spawn(server.serve(calls.clone(), programs.clone())));
-    let mut serving = tokio::spawn(server.serve(calls, programs));
+    let mut serving = sockets.serve(&calls, &programs);
+    let (newcomers, mut successors) = mpsc::channel::<Successor>(1);
+    let open_door = || {
+        Door::open(&api.socket, newcomers.clone())
+            .inspect_err(
+                |error| tracing::warn!(%error, "there is no socket for an upgrade: it takes a restart"),
+            )
+            .ok()
+    };
+    let mut door = open_door();
+    if let Some(predecessor) = predecessor {
+        predecessor.done();
+    }
     let mut deaf = false;
     let mut clock = tokio::time::interval(Duration::from_millis(TEND_EVERY_MS));
     clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -103,7 +130,27 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
             () = tokio::time::sleep(Duration::from_millis(BUSY_EVERY_MS)), if shell.switch.is_busy() => {
                 turn(&mut shell, "a turn of queue pairs", Switch::hurry);
             }
-            ended = &mut serving, if !deaf => {
+            Some(successor) = successors.recv() => {
+                let handed = hand_over(successor, &mut shell.switch, &mut serving).await;
+                if handed {
+                    shell.switch.is_succeeded();
+                    door.iter_mut().for_each(Door::keep);
+                    break;
+                }
+                if serving.is_closed() {
+                    // The new process may have put its own in its place.
+                    door.iter_mut().for_each(Door::keep);
+                    door = open_door();
+                    match Sockets::bind(&api) {
+                        Ok(sockets) => (serving, deaf) = (sockets.serve(&calls, &programs), false),
+                        Err(error) => {
+                            tracing::error!(%error, "the control socket cannot be opened again; restart the switch when it suits");
+                            deaf = true;
+                        }
+                    }
+                }
+            }
+            ended = serving.ended(), if !deaf => {
                 // Consoles cannot connect any more; everything else goes on, and signals still end it in order.
                 tracing::error!(?ended, "the control socket is closed; restart the switch when it suits");
                 deaf = true;
@@ -122,15 +169,91 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     }
     tracing::info!("the switch ends");
     shell.switch.stop();
-    if let Some(reading) = reading {
-        reading.abort();
-        let _ = reading.await;
-    }
-    if !deaf {
-        serving.abort();
-        let _ = serving.await;
-    }
+    serving.close().await;
+    drop(door);
     Ok(())
+}
+
+/// The sockets of consoles and programs, not served yet.
+struct Sockets {
+    all: Server,
+    readers: Option<Server>,
+}
+
+impl Sockets {
+    fn bind(api: &ApiConfig) -> anyhow::Result<Self> {
+        let all = Server::bind(&api.socket)?;
+        let readers = match &api.group {
+            Some(group) => Some(Server::bind_for_readers(&api.read_socket(), group)?),
+            None => None,
+        };
+        Ok(Self { all, readers })
+    }
+
+    fn serve(self, calls: &mpsc::Sender<Call>, programs: &mpsc::Sender<api::Accepted>) -> Serving {
+        let serve = |server: Server| tokio::spawn(server.serve(calls.clone(), programs.clone()));
+        Serving { all: Some(serve(self.all)), readers: self.readers.map(serve) }
+    }
+}
+
+/// The sockets, served.
+struct Serving {
+    all: Option<JoinHandle<std::io::Result<()>>>,
+    readers: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Serving {
+    /// When the control socket has ended by itself.
+    async fn ended(&mut self) -> Result<std::io::Result<()>, JoinError> {
+        match &mut self.all {
+            Some(all) => {
+                let ended = all.await;
+                self.all = None;
+                ended
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.all.is_none()
+    }
+
+    async fn close(&mut self) {
+        for socket in [self.readers.take(), self.all.take()].into_iter().flatten() {
+            socket.abort();
+            let _ = socket.await;
+        }
+    }
+}
+
+/// Hands over to a new process; `true` when it forwards. Otherwise the switch goes on as it was, or is back.
+async fn hand_over(mut successor: Successor, switch: &mut Switch, serving: &mut Serving) -> bool {
+    if let Some(why) = switch.is_bound() {
+        tracing::warn!(why, "an upgrade is refused; the switch runs on");
+        successor.refuse(why);
+        return false;
+    }
+    tracing::info!("a new process takes over");
+    let tables = switch.tables();
+    if let Err(error) = successor.give(tables) {
+        tracing::warn!(%error, "an upgrade came to nothing; the switch runs on as it was");
+        return false;
+    }
+    serving.close().await;
+    let released = switch.let_go_all();
+    match released
+        .map_err(|error| error.to_string())
+        .and_then(|()| successor.released().map_err(|error| error.to_string()))
+    {
+        Ok(()) => return true,
+        Err(error) => tracing::error!(error, "the new process did not take over; this one comes back"),
+    }
+    drop(successor);
+    if let Err(error) = switch.come_back() {
+        tracing::error!(%error, "not everything is back");
+    }
+    false
 }
 
 /// The state file of a service of systemd that has a folder for it (`StateDirectory`, systemd.exec(5)).

@@ -9,6 +9,7 @@ pub mod config;
 pub mod console;
 pub mod control;
 pub mod daemon;
+pub mod handover;
 pub mod nic_check;
 pub mod port;
 pub mod rdma;

@@ -99,6 +99,25 @@ impl RcftControl {
         next
     }
 
+    /// What is admitted, for another process.
+    pub fn admitted(&self, snapshot: &Snapshot) -> Saved {
+        let (mut found, mut from) = (BTreeMap::new(), Some(0));
+        while let Some(start) = from {
+            from = self.collect(start, COLLECT, &mut found);
+        }
+        named(found, snapshot)
+    }
+
+    /// What another process has admitted, in place of what was saved.
+    pub fn take_over(&mut self, admitted: Saved) {
+        self.store.pending = Some(admitted);
+    }
+
+    /// The file is another process's from now on.
+    pub fn forget_file(&mut self) {
+        self.store.path = None;
+    }
+
     /// Saves everything now: the switch ends.
     pub fn save_all(&mut self, snapshot: &Snapshot) {
         let Some(path) = self.store.path.clone() else { return };
