@@ -95,6 +95,35 @@ impl Daemon {
         self.wait_until_resolved();
     }
 
+    /// Starts a new process that takes over from the running one.
+    #[track_caller]
+    pub fn begin_upgrade(&self, netns: &Netns) -> Process {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("upgrade{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let words =
+            [&self.program.display().to_string(), "upgrade", "--config", &self.config.display().to_string()];
+        netns.spawn(&name, &words, &self.dir)
+    }
+
+    /// Has a new process take over, and waits until the old one has ended well.
+    #[track_caller]
+    pub fn upgrade(&mut self, netns: &Netns) {
+        let mut new = self.begin_upgrade(netns);
+        new.wait_output("the switch runs", START);
+        let mut old = self.adopt(new);
+        let status = old.wait(STOP);
+        assert!(status.success(), "the old vswitch ended with {status}:\n{}", old.output());
+    }
+
+    /// Goes on with a process that has taken over; the one before it.
+    #[track_caller]
+    pub fn adopt(&mut self, new: Process) -> Process {
+        let old = std::mem::replace(&mut self.process, new);
+        self.wait_until_it_answers();
+        self.wait_until_resolved();
+        old
+    }
+
     /// Waits until no next hop of the underlay is being resolved, or as long as one may take. `start` has done so; of two
     /// switches the first one does when the second is there.
     pub fn wait_until_resolved(&mut self) {

@@ -23,6 +23,7 @@ pub mod frr;
 pub mod guest;
 pub mod lab;
 pub mod netns;
+pub mod outage;
 pub mod ovs;
 pub mod pair;
 pub mod process;

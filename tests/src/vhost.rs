@@ -6,9 +6,10 @@
 
 pub mod honest;
 
+use nix::errno::Errno;
 use nix::sys::eventfd::EventFd;
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use nix::sys::socket::{ControlMessage, MsgFlags, recv, sendmsg};
 use std::fs::File;
 use std::io::{self, IoSlice, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -105,7 +106,15 @@ impl FrontEnd {
     /// # Errors
     /// The step that the switch did not take.
     pub fn ready(path: &Path, features: u64) -> io::Result<FrontEnd> {
-        let mut peer = FrontEnd::connect(path)?;
+        Self::ready_on(UnixStream::connect(path)?, features)
+    }
+
+    /// As [`ready`](Self::ready), of a switch that is connected already.
+    ///
+    /// # Errors
+    /// As of [`ready`](Self::ready).
+    pub fn ready_on(socket: UnixStream, features: u64) -> io::Result<FrontEnd> {
+        let mut peer = FrontEnd::on(socket)?;
         peer.agree(features)?;
         peer.share(MEMORY)?;
         for ring in 0..2 {
@@ -115,6 +124,16 @@ impl FrontEnd {
             peer.numbers(message::SET_VRING_ENABLE, [ring, 1])?;
         }
         Ok(peer)
+    }
+
+    /// Whether the switch has closed its end.
+    pub fn is_hung_up(&self) -> bool {
+        let mut byte = [0];
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        match recv(self.socket.as_raw_fd(), &mut byte, flags) {
+            Ok(read) => read == 0,
+            Err(error) => error != Errno::EAGAIN,
+        }
     }
 
     /// Sends a message as it is.

@@ -3,21 +3,27 @@
 //! Nothing here touches a packet: workers go on whatever happens in this loop.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::MissedTickBehavior;
 
 use crate::api;
+use crate::api::tcp::{Keys, Tcp};
 use crate::commands;
+use crate::config::process::{ApiConfig, ApiTcpConfig};
 use crate::config::{Config, Source};
 use crate::confinement::confine;
 use crate::console::repl;
 use crate::control::guard::caught;
 use crate::control::server::Server;
 use crate::controller::Controller;
+use crate::handover::give::{Door, Successor};
+use crate::handover::take::Predecessor;
 use crate::state;
 use crate::state::owners::Owners;
 use crate::switch::ahead::Next;
@@ -28,6 +34,9 @@ use crate::switch::{Switch, TEND_EVERY_MS};
 const JOBS: usize = 64;
 /// Between two looks for ports that somebody waits for.
 const PORTS_EVERY: Duration = Duration::from_millis(2);
+/// How long a switch tries to listen by TCP where the one before may still do.
+const LISTEN: Duration = Duration::from_secs(10);
+const LISTEN_AGAIN: Duration = Duration::from_millis(50);
 /// Time for the last answers to leave.
 const FAREWELL: Duration = Duration::from_millis(50);
 
@@ -40,6 +49,8 @@ pub struct DaemonOptions {
     pub file: Option<PathBuf>,
     /// A console on this terminal.
     pub interactive: bool,
+    /// In place of the switch that runs.
+    pub upgrade: bool,
 }
 
 /// Runs the switch until it is told to end.
@@ -59,47 +70,76 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    // The socket next: a second daemon must not touch the ports of the first.
-    let server = Server::bind(&options.config.api.socket)?;
-    let readers = match &options.config.api.group {
-        Some(group) => Some(Server::bind_for_readers(&options.config.api.read_socket(), group)?),
-        None => None,
-    };
-    let tcp = options.config.api.tcp.as_ref().map(api::tcp::Tcp::bind).transpose()?;
-    let keys = tcp.as_ref().map(api::tcp::Tcp::keys);
+    let api = options.config.api.clone();
     let state_file = options.config.control.state.clone().or_else(service_state);
     let file = options.file.as_deref().map(Source::load).transpose()?;
-    let (config, owners) = match &state_file {
-        Some(path) => state::restore(options.config, file.as_ref(), path)?,
-        None => (options.config, Owners::default()),
-    };
     if let Err(error) = pmd::process::raise_descriptor_limit() {
         tracing::warn!(%error, "the limit of open files stays as it is: hundreds of vhost-user ports may not fit");
     }
-    let mut switch = Switch::start(config)?;
+    let restored = |config| match &state_file {
+        Some(path) => state::restore(config, file.as_ref(), path),
+        None => Ok((config, Owners::default())),
+    };
+    let keys = api.tcp.as_ref().map(Keys::read).transpose()?.map(Arc::new);
+    let (mut switch, owners, sockets, tcp, predecessor) = if options.upgrade {
+        let mut predecessor = Predecessor::find(&api.socket)?;
+        tracing::info!(pid = predecessor.pid, "getting ready to take over from the switch that runs");
+        let mut switch = Switch::prepare(&options.config, true)?;
+        let tables = predecessor.freeze()?;
+        let (config, owners) = restored(options.config)?;
+        config.validate()?;
+        predecessor.take()?;
+        switch.succeed(config, &tables)?;
+        let sockets = Sockets::bind(&api)?;
+        (switch, owners, sockets, None, Some(predecessor))
+    } else {
+        // The socket next: a second daemon must not touch the ports of the first.
+        let sockets = Sockets::bind(&api)?;
+        let tcp = match (&api.tcp, &keys) {
+            (Some(tcp), Some(keys)) => Some(Tcp::listen(tcp, keys.clone())?),
+            _ => None,
+        };
+        let (config, owners) = restored(options.config)?;
+        (Switch::start(config)?, owners, sockets, tcp, None)
+    };
     switch.set_state_file(state_file.as_deref());
     switch.set_config_file(file);
     switch.set_owners(owners);
     // Whatever folder the process is in later, it is this file.
     let file = options.file.map(|file| std::path::absolute(&file).unwrap_or(file));
     let mut controller = Controller::new(switch, file);
-    controller.keys = keys;
+    controller.keys = keys.clone();
 
     let (jobs, mut work) = mpsc::channel::<api::Job>(JOBS);
-    let clients = api::start(jobs, tcp).context("cannot start the API's thread")?;
+    let (clients, tcps) = api::start(jobs).context("cannot start the API's thread")?;
     let (ended, mut console_ended) = mpsc::channel::<()>(1);
     if options.interactive {
-        interactive(server.path().to_owned(), ended.clone())?;
+        interactive(api.socket.clone(), ended.clone())?;
     }
-    let socket = server.path().to_owned();
-    let reading = readers.map(|server| tokio::spawn(server.serve(clients.clone())));
-    let mut serving = tokio::spawn(server.serve(clients));
+    let mut serving = sockets.serve(&clients);
+    let (newcomers, mut successors) = mpsc::channel::<Successor>(1);
+    let open_door = || {
+        Door::open(&api.socket, newcomers.clone())
+            .inspect_err(
+                |error| tracing::warn!(%error, "there is no socket for an upgrade: it takes a restart"),
+            )
+            .ok()
+    };
+    let mut door = open_door();
+    if let Some(predecessor) = predecessor {
+        predecessor.done();
+    }
+    match (tcp, &api.tcp, keys) {
+        (Some(tcp), ..) => tcps.send(tcp).await.context("the API's thread has ended")?,
+        (None, Some(tcp), Some(keys)) => drop(tokio::spawn(listen(tcp.clone(), keys, tcps))),
+        _ => {}
+    }
     // DPDK is up and its threads are there: whatever they start from now on is confined, too.
     let seccomp = controller.switch.bare_config().control.seccomp;
     if let Err(error) = confine(seccomp) {
         tracing::warn!(%error, "system calls are not confined; write `[control] seccomp = \"off\"` where the kernel has no filters");
     }
-    tracing::info!(socket = %socket.display(), ?seccomp, "the switch runs");
+    tracing::info!(socket = %api.socket.display(), ?seccomp, "the switch runs");
     let mut deaf = false;
     let mut reloading = None;
     let mut clock = tokio::time::interval(Duration::from_millis(TEND_EVERY_MS));
@@ -123,7 +163,27 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
             () = tokio::time::sleep(Duration::from_millis(BUSY_EVERY_MS)), if controller.switch.is_busy() => {
                 turn(&mut controller, "a turn of queue pairs", Switch::hurry);
             }
-            ended = &mut serving, if !deaf => {
+            Some(successor) = successors.recv() => {
+                let handed = hand_over(successor, &mut controller.switch, &mut serving).await;
+                if handed {
+                    controller.switch.is_succeeded();
+                    door.iter_mut().for_each(Door::keep);
+                    break;
+                }
+                if serving.is_closed() {
+                    // The new process may have put its own in its place.
+                    door.iter_mut().for_each(Door::keep);
+                    door = open_door();
+                    match Sockets::bind(&api) {
+                        Ok(sockets) => (serving, deaf) = (sockets.serve(&clients), false),
+                        Err(error) => {
+                            tracing::error!(%error, "the control socket cannot be opened again; restart the switch when it suits");
+                            deaf = true;
+                        }
+                    }
+                }
+            }
+            ended = serving.ended(), if !deaf => {
                 // Nobody can connect any more; everything else goes on, and signals still end it in order.
                 tracing::error!(?ended, "the control socket is closed; restart the switch when it suits");
                 deaf = true;
@@ -141,15 +201,109 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     }
     tracing::info!("the switch ends");
     controller.switch.stop();
-    if let Some(reading) = reading {
-        reading.abort();
-        let _ = reading.await;
-    }
-    if !deaf {
-        serving.abort();
-        let _ = serving.await;
-    }
+    serving.close().await;
+    drop(door);
     Ok(())
+}
+
+/// The Unix sockets of the API, not served yet.
+struct Sockets {
+    all: Server,
+    readers: Option<Server>,
+}
+
+impl Sockets {
+    fn bind(api: &ApiConfig) -> anyhow::Result<Self> {
+        let all = Server::bind(&api.socket)?;
+        let readers = match &api.group {
+            Some(group) => Some(Server::bind_for_readers(&api.read_socket(), group)?),
+            None => None,
+        };
+        Ok(Self { all, readers })
+    }
+
+    fn serve(self, clients: &mpsc::Sender<api::Accepted>) -> Serving {
+        let serve = |server: Server| tokio::spawn(server.serve(clients.clone()));
+        Serving { all: Some(serve(self.all)), readers: self.readers.map(serve) }
+    }
+}
+
+/// The sockets, served.
+struct Serving {
+    all: Option<JoinHandle<std::io::Result<()>>>,
+    readers: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Serving {
+    /// When the control socket has ended by itself.
+    async fn ended(&mut self) -> Result<std::io::Result<()>, JoinError> {
+        match &mut self.all {
+            Some(all) => {
+                let ended = all.await;
+                self.all = None;
+                ended
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.all.is_none()
+    }
+
+    async fn close(&mut self) {
+        for socket in [self.readers.take(), self.all.take()].into_iter().flatten() {
+            socket.abort();
+            let _ = socket.await;
+        }
+    }
+}
+
+/// Has the API listen by TCP. The switch that this one takes over from may still listen there for a moment.
+async fn listen(config: ApiTcpConfig, keys: Arc<Keys>, tcps: mpsc::Sender<Tcp>) {
+    let began = Instant::now();
+    loop {
+        match Tcp::listen(&config, keys.clone()) {
+            Ok(tcp) => {
+                let _ = tcps.send(tcp).await;
+                return;
+            }
+            Err(error) if began.elapsed() > LISTEN => {
+                tracing::error!(%error, "the API is not to be had over TCP; restart the switch when it suits");
+                return;
+            }
+            Err(_) => tokio::time::sleep(LISTEN_AGAIN).await,
+        }
+    }
+}
+
+/// Hands over to a new process; `true` when it forwards. Otherwise the switch goes on as it was, or is back.
+async fn hand_over(mut successor: Successor, switch: &mut Switch, serving: &mut Serving) -> bool {
+    if let Some(why) = switch.is_bound() {
+        tracing::warn!(why, "an upgrade is refused; the switch runs on");
+        successor.refuse(why);
+        return false;
+    }
+    tracing::info!("a new process takes over");
+    let tables = switch.tables();
+    if let Err(error) = successor.give(tables) {
+        tracing::warn!(%error, "an upgrade came to nothing; the switch runs on as it was");
+        return false;
+    }
+    serving.close().await;
+    let released = switch.let_go_all();
+    match released
+        .map_err(|error| error.to_string())
+        .and_then(|()| successor.released().map_err(|error| error.to_string()))
+    {
+        Ok(()) => return true,
+        Err(error) => tracing::error!(error, "the new process did not take over; this one comes back"),
+    }
+    drop(successor);
+    if let Err(error) = switch.come_back() {
+        tracing::error!(%error, "not everything is back");
+    }
+    false
 }
 
 /// The state file of a service of systemd that has a folder for it (`StateDirectory`, systemd.exec(5)).

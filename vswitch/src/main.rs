@@ -33,6 +33,12 @@ enum Verb {
         #[arg(short, long)]
         interactive: bool,
     },
+    /// Run the switch in place of one that runs: with its tables, and without an outage worth the name. It goes on as `run` does
+    Upgrade {
+        /// Config file (TOML) of the switch that runs, whose control socket it names
+        #[arg(long)]
+        config: PathBuf,
+    },
     /// Check a config without touching a port
     Check {
         /// Config file (TOML)
@@ -140,7 +146,20 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Run { config, interactive } => {
             log();
             let parsed = config.as_deref().map(daemon::read_config).transpose()?.unwrap_or_default();
-            daemon::run(daemon::DaemonOptions { config: parsed, file: config, interactive })?;
+            let options = daemon::DaemonOptions { config: parsed, file: config, interactive, upgrade: false };
+            daemon::run(options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Upgrade { config } => {
+            log();
+            let parsed = daemon::read_config(&config)?;
+            let options = daemon::DaemonOptions {
+                config: parsed,
+                file: Some(config),
+                interactive: false,
+                upgrade: true,
+            };
+            daemon::run(options)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Check { config } => {

@@ -64,6 +64,13 @@ impl ConnectionKey {
         Self { words }
     }
 
+    /// The same, of a vNIC that has another number in this process.
+    #[must_use]
+    pub const fn of_vnic(mut self, vnic: u32) -> Self {
+        self.words[5] = (vnic as u64) << 32 | self.words[5] & 0xffff_ffff;
+        self
+    }
+
     /// The vNIC.
     pub const fn vnic(&self) -> u32 {
         (self.words[5] >> 32) as u32

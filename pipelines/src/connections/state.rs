@@ -51,6 +51,29 @@ impl ConnectionState {
         )
     }
 
+    /// A TCP connection taken up in the middle, by a packet of the side that did not open it; `out`: the vNIC opened it.
+    pub const fn answered(out: bool) -> Self {
+        let opened = Self::opened(out, 0, true, 0);
+        Self(opened.0 | Self::ANSWERED)
+    }
+
+    /// In one word, for another process.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// From the word of another process; bits that mean nothing are left out.
+    pub const fn from_bits(bits: u32) -> Self {
+        let known = Self::PHASE
+            | Self::OUT
+            | Self::ANSWERED
+            | Self::PICKED_UP
+            | Self::FIN_OF_OPENER
+            | Self::FIN_OF_OTHER
+            | 0xffff << 16;
+        Self(bits & known)
+    }
+
     const fn phase_bits(phase: Phase) -> u32 {
         phase as u32 + 1
     }

@@ -348,16 +348,19 @@ impl End<'_> {
     }
 
     fn unknown(&self, key: &ConnectionKey, refusal: Watch) -> Judgement {
-        let may_open =
-            self.opens() || self.is_tcp() && self.connections.picks_up(self.vnic, self.cx.now.tick);
-        if !may_open || !self.allows(self.out, None) {
+        let is_under_way = self.is_tcp() && self.connections.picks_up(self.vnic, self.cx.now.tick);
+        let state = if (self.opens() || is_under_way) && self.allows(self.out, None) {
+            self.opened()
+        } else if is_under_way && !self.begins() && self.allows(!self.out, None) {
+            // What the other side was allowed to open: its answers go on, though it may have nothing more to say.
+            ConnectionState::answered(!self.out)
+        } else {
             // Of queue pairs, requests and answers are one flow.
             return self.refused(refusal, self.meta.key.class() == 0);
-        }
+        };
         if self.tcp_flags() & flags::RST != 0 {
             return Judgement { lasts: false, ..Judgement::PASSES };
         }
-        let state = self.opened();
         let record = Record { state, epoch: self.cx.snapshot.security.epoch };
         match self.connections.make(key, record, self.cx.now) {
             Made::In(watch) => self.rests_on(watch, state),

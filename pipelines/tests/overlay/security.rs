@@ -371,12 +371,40 @@ fn security_connections_under_way_are_taken_up_for_a_while_by_what_rules_allow()
     assert!(!passes(&mut world, 1, &data), "nobody saw it begin");
     world.shared.connections.pick_up_until(0, now + 10);
     world.snapshot.touch_vpc(0);
-    assert!(!passes(&mut world, UPLINK, &answer), "no rule lets the peer begin");
     assert!(passes(&mut world, 1, &data) && passes(&mut world, UPLINK, &answer));
     assert!(passes(&mut world, 1, &data));
     world.now = pipelines::Now::from_ns(world.now.ns + 2_000_000_000);
     assert!(passes(&mut world, 1, &data) && passes(&mut world, UPLINK, &answer), "it goes on");
     assert!(!passes(&mut world, 1, &out.tcp(1001, 80, ACK, b"get")));
+}
+
+#[test]
+fn security_connections_under_way_are_taken_up_by_answers_too() {
+    let (out, back) = (v4(A, R), v4(R, A));
+    let answer = |port, flags| inward(back.tcp(80, port, flags, b"page"));
+    let mut world = plain();
+    let now = world.now.tick;
+    secure(&mut world, &[group(&[])], &[(A, &[0])]);
+    world.shared.connections.pick_up_until(0, now + 10);
+    assert!(!passes(&mut world, UPLINK, &answer(1000, SYN)), "the peer may not begin");
+    // Who asked may have nothing more to say: a download.
+    assert!(passes(&mut world, UPLINK, &answer(1000, ACK)) && passes(&mut world, UPLINK, &answer(1000, ACK)));
+    assert!(passes(&mut world, 1, &out.tcp(1000, 80, ACK, b"")));
+    // In the middle of its handshake.
+    assert!(
+        passes(&mut world, UPLINK, &answer(1001, SYN | ACK))
+            && passes(&mut world, 1, &out.tcp(1001, 80, ACK, b""))
+    );
+    world.now = pipelines::Now::from_ns(world.now.ns + 2_000_000_000);
+    for port in [1000, 1001] {
+        assert!(passes(&mut world, UPLINK, &answer(port, ACK)), "it goes on");
+    }
+    assert!(!passes(&mut world, UPLINK, &answer(1002, ACK)), "later nothing is taken up");
+    // What rules let neither side open is not taken up.
+    let mut world = plain();
+    secure(&mut world, &[Group { allows_out: false, ..group(&[]) }], &[(A, &[0])]);
+    world.shared.connections.pick_up_until(0, world.now.tick + 10);
+    assert!(!passes(&mut world, UPLINK, &answer(1000, ACK)));
 }
 
 /// A packet of a few stations, ports and protocols.

@@ -171,36 +171,38 @@ impl Control {
     }
 }
 
-/// Starts the thread of the interface. Jobs go to `jobs`; connections come from what this returns, until it is dropped, and by TCP.
+/// Starts the thread of the interface. Jobs go to `jobs`; connections come from what this returns, until it is dropped, and by the TCP
+/// listeners that go into the other.
 ///
 /// # Errors
 /// When the system has no thread, or no runtime for it.
-pub fn start(jobs: mpsc::Sender<Job>, tcp: Option<Tcp>) -> std::io::Result<mpsc::Sender<Accepted>> {
+pub fn start(jobs: mpsc::Sender<Job>) -> std::io::Result<(mpsc::Sender<Accepted>, mpsc::Sender<Tcp>)> {
+    let (listening, tcps) = mpsc::channel::<Tcp>(1);
     let (accepted, connections) = mpsc::channel::<Accepted>(BACKLOG);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("api".into()).spawn(move || {
         let control = Control { jobs, watchers: Arc::new(Semaphore::new(WATCHERS)) };
-        if let Err(error) = runtime.block_on(serve(control, connections, tcp)) {
+        if let Err(error) = runtime.block_on(serve(control, connections, tcps)) {
             tracing::error!(%error, "the API has ended; restart the switch when it suits");
         }
     })?;
-    Ok(accepted)
+    Ok((accepted, listening))
 }
 
 async fn serve(
     control: Control,
     connections: mpsc::Receiver<Accepted>,
-    tcp: Option<Tcp>,
+    mut tcps: mpsc::Receiver<Tcp>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let places = Arc::new(Places::new());
     let (by_tcp, others) = mpsc::channel(BACKLOG);
-    if let Some(tcp) = tcp {
-        tokio::spawn(async move {
-            if let Err(error) = tcp.serve(by_tcp).await {
+    tokio::spawn(async move {
+        while let Some(tcp) = tcps.recv().await {
+            if let Err(error) = tcp.serve(by_tcp.clone()).await {
                 tracing::error!(%error, "the API is not to be had over TCP any more; restart the switch when it suits");
             }
-        });
-    }
+        }
+    });
     let others = ReceiverStream::new(others);
     let incoming = ReceiverStream::new(connections).merge(others).filter_map(move |accepted| {
         // A client too many sees its connection closed.

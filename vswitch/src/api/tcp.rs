@@ -157,8 +157,7 @@ impl Tcp {
     ///
     /// # Errors
     /// [`TcpError`].
-    pub fn bind(config: &ApiTcpConfig) -> Result<Self, TcpError> {
-        let keys = Arc::new(Keys::read(config)?);
+    pub fn listen(config: &ApiTcpConfig, keys: Arc<Keys>) -> Result<Self, TcpError> {
         let listen = || {
             let listener = StdListener::bind(config.listen)?;
             listener.set_nonblocking(true)?;
@@ -167,11 +166,6 @@ impl Tcp {
         let listener = listen().map_err(|source| TcpError::Listen { address: config.listen, source })?;
         tracing::info!(address = %config.listen, "the API listens by TCP");
         Ok(Self { listener, keys })
-    }
-
-    /// Its keys, to be read again.
-    pub fn keys(&self) -> Arc<Keys> {
-        self.keys.clone()
     }
 
     /// Takes connections until nobody takes them over.

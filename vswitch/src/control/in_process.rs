@@ -42,7 +42,8 @@ impl InProcess {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let server = Server::bind(socket)?;
         let (to_control, jobs) = channel(1);
-        runtime.spawn(server.serve(api::start(to_control, None)?));
+        let (clients, _) = api::start(to_control)?;
+        runtime.spawn(server.serve(clients));
         let (lines, typed) = std::sync::mpsc::channel::<String>();
         let (tell, answers) = channel(1);
         let socket = socket.to_owned();

@@ -55,6 +55,17 @@ impl ConnectionControl {
         }
     }
 
+    /// Until [`restore_rate`](Self::restore_rate) vNICs may have any number of new connections at once: those that another process
+    /// has admitted.
+    pub fn lift_rate(&self) {
+        (0..MAX_VNICS as u32).for_each(|vnic| self.keeper.set_limits(vnic, self.limits.0, 0));
+    }
+
+    /// Sets the limits that are configured.
+    pub fn restore_rate(&self) {
+        (0..MAX_VNICS as u32).for_each(|vnic| self.keeper.set_limits(vnic, self.limits.0, self.limits.1));
+    }
+
     /// Lets vNICs that come under rules keep the connections that they may have.
     pub fn pick_up(&self, config: &Config, now: Now, vnics: impl Iterator<Item = u32>) {
         let grace = ticks(u64::try_from(config.security.restart_grace.as_millis()).unwrap_or(u64::MAX));

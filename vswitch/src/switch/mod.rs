@@ -19,6 +19,7 @@ pub mod changes;
 mod concerned;
 mod edit;
 mod error;
+mod handover;
 mod moving;
 mod opening;
 mod plug;
@@ -36,7 +37,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pipelines::snapshot::Snapshot;
-use pmd::{Eal, Mempool};
+use pmd::{Eal, EalError, Mempool};
 
 pub use error::{PortsError, SwitchError};
 use events::EventLog;
@@ -110,25 +111,44 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; everything that was started is gone again.
     pub fn start(config: Config) -> Result<Self, SwitchError> {
+        let mut switch = Self::prepare(&config, false)?;
+        let forwards = config.forward.auto_start;
+        switch.apply(config, Missing::Tolerated)?;
+        if forwards {
+            switch.set_forwarding(true)?;
+        }
+        Ok(switch)
+    }
+
+    /// Starts DPDK and workers with tables for this config, and no port; `beside` another switch, which may have the config's DPDK
+    /// prefix.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; everything that was started is gone again.
+    pub fn prepare(config: &Config, beside: bool) -> Result<Self, SwitchError> {
         config.validate()?;
         let mut rdma = rdma::Devices::default();
-        rdma.learn(&config)?;
-        rdma::quotas(&config, &rdma)?;
-        let cores = start::cores(&config, &pmd::lcore::available())?;
-        let eal = Eal::init(&start::eal(&config, &cores))?;
+        rdma.learn(config)?;
+        rdma::quotas(config, &rdma)?;
+        let cores = start::cores(config, &pmd::lcore::available())?;
+        let params = start::eal(config, &cores);
+        let eal = match Eal::init(&params) {
+            Err(EalError::PrefixBusy { .. }) if beside => Eal::init(&start::beside(params)),
+            result => result,
+        }?;
         let kind = if eal.uses_hugepages() { "huge pages" } else { "ordinary pages (--no-huge)" };
         tracing::info!(dpdk = Eal::dpdk_version(), memory = kind, "DPDK is up");
-        if let Some(problem) = buffers::problem(&config, eal.uses_hugepages()) {
+        if let Some(problem) = buffers::problem(config, eal.uses_hugepages()) {
             return Err(SwitchError::Memory(problem));
         }
-        let mempool = Mempool::new(&eal, &start::mempool(&config, cores.len(), eal.uses_hugepages())?)?;
+        let mempool = Mempool::new(&eal, &start::mempool(config, cores.len(), eal.uses_hugepages())?)?;
         let topology = Topology::new(config.vlt.entries);
         let workers = cores.len();
         let spec = WorkerSpec {
             cores,
             may_sleep: config.workers.idle == Idle::Sleep,
             burst: usize::from(config.workers.burst),
-            nft: start::nft(&config),
+            nft: start::nft(config),
             queue_pairs: config.rcft.entries,
             connections: config.security.connections,
             shaped_buffers: pool_size::shaped_buffers(mempool.capacity(), workers),
@@ -137,10 +157,10 @@ impl Switch {
         let workers = pool.workers.iter().map(|worker| (worker.core, worker.stats.clone()));
         let watchdog = Watchdog::start(workers, pool.divider.turns()).map_err(SwitchError::Watchdog)?;
         let rcft = rcft::RcftControl::new(pool.rcft.clone(), config.control.state.as_deref());
-        let connections = connections::ConnectionControl::new(pool.connections.clone(), &config);
+        let connections = connections::ConnectionControl::new(pool.connections.clone(), config);
         let qos = qos::QosControl::new(pool.tree.clone());
-        let offload = offload::OffloadControl::new(&config);
-        let (mode, auto_start) = (start::mode(config.forward.mode), config.forward.auto_start);
+        let offload = offload::OffloadControl::new(config);
+        let mode = start::mode(config.forward.mode);
         let bare = Config {
             uplinks: Vec::new(),
             vpcs: Vec::new(),
@@ -189,10 +209,6 @@ impl Switch {
             floated: Instant::now(),
         };
         switch.set_mode(mode)?;
-        switch.apply(config, Missing::Tolerated)?;
-        if auto_start {
-            switch.set_forwarding(true)?;
-        }
         Ok(switch)
     }
 

@@ -202,7 +202,7 @@ impl Switch {
         Ok(())
     }
 
-    fn poll_fresh(&mut self) -> Result<(), SwitchError> {
+    pub(super) fn poll_fresh(&mut self) -> Result<(), SwitchError> {
         let fresh: Vec<PortIndex> = self.ports.fresh().map(|(index, _)| index).collect();
         for index in fresh {
             self.ports.poll(&self.pool, index)?;
@@ -211,7 +211,7 @@ impl Switch {
     }
 
     /// Waits for ports that are likely to come or go soon; everything but requests goes on.
-    fn await_ports(&mut self, grace: Duration, missing: Missing) -> Result<(), SwitchError> {
+    pub(super) fn await_ports(&mut self, grace: Duration, missing: Missing) -> Result<(), SwitchError> {
         let began = Instant::now();
         let mut tended = began;
         loop {

@@ -58,6 +58,12 @@ pub(super) fn eal(config: &Config, workers: &[usize]) -> pmd::EalConfig {
     }
 }
 
+/// The same for a process beside one that has the prefix: of two names, so that what a killed one leaves is found by the next.
+pub(super) fn beside(params: pmd::EalConfig) -> pmd::EalConfig {
+    let stem: String = params.file_prefix.chars().take(48).collect();
+    pmd::EalConfig { file_prefix: format!("{stem}-upgrade"), ..params }
+}
+
 /// The PCI bus is used only where the config names a device on it.
 fn pci_access(config: &Config) -> pmd::PciAccess {
     let named = ports::wanted(config).values().any(|port| matches!(port.spec.kind(), "pci" | "representor"));

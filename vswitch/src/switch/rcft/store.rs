@@ -14,8 +14,10 @@ use super::{RcftControl, vnic_of};
 
 /// Queue pairs that are collected for saving in one turn.
 const COLLECT: usize = 50_000;
-/// Ticks between two files of admitted queue pairs.
-const SAVE_EVERY: u32 = ticks(10_000);
+/// Ticks between two files of admitted queue pairs: what is admitted in between is forgotten by a crash.
+const SAVE_EVERY: u32 = ticks(1000);
+/// The same where there are more than are collected in one turn: to write them takes its time.
+const SAVE_MANY_EVERY: u32 = ticks(10_000);
 
 /// Queue pairs by vNIC.
 type PairsByVnic = BTreeMap<u32, Vec<(IpAddr, Qpn)>>;
@@ -33,6 +35,8 @@ pub(super) struct Store {
     /// Being collected: from which slot on, what there is.
     pub(super) collecting: Option<(u32, PairsByVnic)>,
     pub(super) writer: Option<SavedWriter>,
+    /// So many queue pairs were in the last file.
+    pub(super) count: usize,
     /// It was said that the file cannot be written.
     pub(super) failed: bool,
 }
@@ -45,7 +49,8 @@ impl RcftControl {
         if opened != self.store.opened {
             (self.store.opened, self.store.dirty) = (opened, true);
         }
-        let due = self.store.last.is_none_or(|last| tick.wrapping_sub(last) >= SAVE_EVERY);
+        let pause = if self.store.count <= COLLECT { SAVE_EVERY } else { SAVE_MANY_EVERY };
+        let due = self.store.last.is_none_or(|last| tick.wrapping_sub(last) >= pause);
         if self.store.collecting.is_none() && self.store.writer.is_none() && self.store.dirty && due {
             (self.store.dirty, self.store.last) = (false, Some(tick));
             self.store.collecting = Some((0, BTreeMap::new()));
@@ -54,10 +59,13 @@ impl RcftControl {
         let next = self.collect(from, COLLECT, &mut found);
         match next {
             Some(next) => self.store.collecting = Some((next, found)),
-            None => match SavedWriter::start(path, named(found, snapshot)) {
-                Ok(writer) => self.store.writer = Some(writer),
-                Err(error) => self.complain(&error),
-            },
+            None => {
+                self.store.count = found.values().map(Vec::len).sum();
+                match SavedWriter::start(path, named(found, snapshot)) {
+                    Ok(writer) => self.store.writer = Some(writer),
+                    Err(error) => self.complain(&error),
+                }
+            }
         }
     }
 
@@ -89,6 +97,25 @@ impl RcftControl {
             }
         }
         next
+    }
+
+    /// What is admitted, for another process.
+    pub fn admitted(&self, snapshot: &Snapshot) -> Saved {
+        let (mut found, mut from) = (BTreeMap::new(), Some(0));
+        while let Some(start) = from {
+            from = self.collect(start, COLLECT, &mut found);
+        }
+        named(found, snapshot)
+    }
+
+    /// What another process has admitted, in place of what was saved.
+    pub fn take_over(&mut self, admitted: Saved) {
+        self.store.pending = Some(admitted);
+    }
+
+    /// The file is another process's from now on.
+    pub fn forget_file(&mut self) {
+        self.store.path = None;
     }
 
     /// Saves everything now: the switch ends.

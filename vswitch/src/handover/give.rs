@@ -1,0 +1,168 @@
+//! The old process's side: a socket on which a new one asks, and the steps by which it lets go.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use super::tables::Chunk;
+use super::wire::{Link, Message};
+use super::{HandoverError, VERSION, socket_beside};
+
+/// How long a message may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the new process may take from its first word to the one that begins the upgrade: it starts DPDK meanwhile.
+const PREPARATION: Duration = Duration::from_secs(120);
+/// How long it may take with the tables.
+const TABLES: Duration = Duration::from_secs(10);
+/// How long it may take to open ports and sockets.
+const WORK: Duration = Duration::from_secs(30);
+
+/// The socket on which a new process asks.
+#[derive(Debug)]
+pub struct Door {
+    path: PathBuf,
+    is_kept: bool,
+    serving: JoinHandle<()>,
+}
+
+/// A new process that is ready, and has asked for the tables.
+#[derive(Debug)]
+pub struct Successor {
+    link: Link,
+}
+
+impl Door {
+    /// Opens it beside a control socket, for this user alone; in place of what another process of this user has left there.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(control: &Path, successors: mpsc::Sender<Successor>) -> io::Result<Self> {
+        let path = socket_beside(control);
+        // Made where nobody else can enter, and moved: at no moment can another user connect.
+        let hidden = path.with_extension(format!("upgrade{}", std::process::id()));
+        let _ = fs::remove_dir_all(&hidden);
+        DirBuilder::new().mode(0o700).create(&hidden)?;
+        let made = hidden.join("s");
+        let bound = StdListener::bind(&made).and_then(|listener| {
+            fs::set_permissions(&made, Permissions::from_mode(0o600))?;
+            listener.set_nonblocking(true)?;
+            fs::rename(&made, &path)?;
+            Ok(listener)
+        });
+        let _ = fs::remove_dir_all(&hidden);
+        let listener = UnixListener::from_std(bound?)?;
+        let serving = tokio::spawn(serve(listener, successors));
+        Ok(Self { path, is_kept: false, serving })
+    }
+
+    /// The path is another process's now.
+    pub fn keep(&mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.serving.abort();
+        if !self.is_kept {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// One new process at a time: the next one is heard when the one before has gone.
+async fn serve(listener: UnixListener, successors: mpsc::Sender<Successor>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let same = stream.peer_cred().is_ok_and(|peer| peer.uid() == nix::unistd::geteuid().as_raw());
+        if !same {
+            tracing::warn!("another user asked for an upgrade");
+            continue;
+        }
+        // On a thread that nobody waits for: a new process that says nothing must not hold up the end of this one.
+        let (tell, told) = oneshot::channel();
+        let thread =
+            std::thread::Builder::new().name("upgrade".into()).spawn(move || drop(tell.send(hear(stream))));
+        let heard = match thread {
+            Ok(_) => told
+                .await
+                .unwrap_or_else(|_| Err(io::Error::other("the thread that hears it ended early").into())),
+            Err(error) => Err(error.into()),
+        };
+        match heard {
+            Ok(successor) => {
+                if successors.send(successor).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => tracing::warn!(%error, "an upgrade came to nothing; the switch runs on"),
+        }
+    }
+}
+
+/// Until it asks for the tables.
+fn hear(stream: UnixStream) -> Result<Successor, HandoverError> {
+    let stream = stream.into_std()?;
+    stream.set_nonblocking(false)?;
+    let mut link = Link::new(stream);
+    match link.receive(PATIENCE)? {
+        Message::Hello { version: VERSION } => {}
+        Message::Hello { version } => {
+            let why = format!(
+                "it speaks version {VERSION} of the hand-over, the new one {version}: restart instead"
+            );
+            link.send(&Message::Refused { why: why.clone() }, PATIENCE)?;
+            return Err(HandoverError::Refused(why));
+        }
+        _ => return Err(HandoverError::Message("a message out of turn".into())),
+    }
+    link.send(&Message::Ready { version: VERSION, pid: std::process::id() }, PATIENCE)?;
+    match link.receive(PREPARATION)? {
+        Message::Freeze => Ok(Successor { link }),
+        _ => Err(HandoverError::Message("a message out of turn".into())),
+    }
+}
+
+impl Successor {
+    /// Says why not.
+    pub fn refuse(mut self, why: String) {
+        let _ = self.link.send(&Message::Refused { why }, PATIENCE);
+    }
+
+    /// Gives it the tables; returns when it has them and wants the rest.
+    ///
+    /// # Errors
+    /// [`HandoverError`]: nothing has changed.
+    pub fn give(&mut self, tables: Vec<Chunk>) -> Result<(), HandoverError> {
+        for chunk in tables {
+            self.link.send(&Message::Tables(chunk), PATIENCE)?;
+        }
+        self.link.send(&Message::Complete, PATIENCE)?;
+        match self.link.receive(TABLES)? {
+            Message::Take => Ok(()),
+            _ => Err(HandoverError::Message("a message out of turn".into())),
+        }
+    }
+
+    /// Says that everything is free; returns when the new process forwards.
+    ///
+    /// # Errors
+    /// [`HandoverError`]: it is gone, and this one has to come back.
+    pub fn released(&mut self) -> Result<(), HandoverError> {
+        self.link.send(&Message::Released, PATIENCE)?;
+        match self.link.receive(WORK)? {
+            Message::Done => Ok(()),
+            _ => Err(HandoverError::Message("a message out of turn".into())),
+        }
+    }
+}

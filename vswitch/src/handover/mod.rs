@@ -1,0 +1,64 @@
+//! An upgrade: a new process takes over from the switch that runs, with its tables.
+//!
+//! ```text
+//!   new                                  old
+//!   hello            ─────────────────►  by a socket beside the control socket, of the same user only
+//!                    ◄─────────────────  who it is, or why not
+//!   DPDK, buffers, tables, workers       goes on forwarding
+//!   freeze           ─────────────────►  answers no more requests
+//!                    ◄─────────────────  next hops, queue pairs, connections, floating addresses, in chunks
+//!   take             ─────────────────►  closes its ports and its sockets
+//!                    ◄─────────────────  released
+//!   opens ports, forwards, opens sockets
+//!   done             ─────────────────►  ends
+//! ```
+//! Until it has heard `done` the old process is able to come back, and does so when the new one ends or is late: it opens its ports
+//! and sockets again and goes on with its own tables. The new process goes on alone when the old one has ended after its tables
+//! were there. Each step has a deadline.
+
+pub mod give;
+pub mod tables;
+pub mod take;
+mod wire;
+
+use std::path::{Path, PathBuf};
+
+/// What this process speaks.
+pub const VERSION: u32 = 1;
+
+/// Why an upgrade came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum HandoverError {
+    /// The link.
+    #[error("the other process is gone, or does not answer: {0}")]
+    Link(#[from] std::io::Error),
+    /// A message that is none, or is out of turn.
+    #[error("the other process sent {0}")]
+    Message(String),
+    /// The old one says why not.
+    #[error("the switch that runs does not hand over: {0}")]
+    Refused(String),
+    /// Nobody there.
+    #[error("no switch hands over at {path}: {source}; where none runs, start one by `vswitch run`")]
+    Nobody {
+        /// The socket.
+        path: PathBuf,
+        /// The system's word.
+        source: std::io::Error,
+    },
+}
+
+impl HandoverError {
+    /// The other process has closed its end.
+    pub fn is_end(&self) -> bool {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        matches!(self, Self::Link(error) if matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof))
+    }
+}
+
+/// The socket for an upgrade, beside the control socket.
+pub fn socket_beside(control: &Path) -> PathBuf {
+    let mut path = control.as_os_str().to_owned();
+    path.push(".upgrade");
+    path.into()
+}

@@ -1,0 +1,72 @@
+//! What the new process gets of the old one's tables: everything by names and addresses, for numbers are each process's own.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// Rows of a chunk.
+pub const ROWS: usize = 4096;
+/// Rows that are taken of one switch.
+const MOST: usize = 1 << 25;
+
+/// A part of the tables.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Chunk {
+    /// Next hops: uplink, address and MAC.
+    Neighbours(Vec<(String, IpAddr, [u8; 6])>),
+    /// Admitted queue pairs of a vNIC: peer, and its queue pair.
+    QueuePairs(String, Vec<(IpAddr, u32)>),
+    /// Connections of a vNIC: key, and state.
+    Connections(String, Vec<([u64; 6], u32)>),
+    /// Addresses that float at a vNIC, with their MACs.
+    Floating(String, Vec<(IpAddr, [u8; 6])>),
+}
+
+impl Chunk {
+    fn rows(&self) -> usize {
+        match self {
+            Self::Neighbours(rows) => rows.len(),
+            Self::QueuePairs(_, rows) => rows.len(),
+            Self::Connections(_, rows) => rows.len(),
+            Self::Floating(_, rows) => rows.len(),
+        }
+    }
+}
+
+/// The tables that have come.
+#[derive(Clone, Debug, Default)]
+pub struct Tables {
+    chunks: Vec<Chunk>,
+    rows: usize,
+}
+
+impl Tables {
+    /// Takes in a part; `false` when it is too much.
+    pub fn add(&mut self, chunk: Chunk) -> bool {
+        self.rows += chunk.rows() + 1;
+        self.chunks.push(chunk);
+        self.rows <= MOST
+    }
+
+    /// Its parts.
+    pub fn chunks(&self) -> &[Chunk] {
+        &self.chunks
+    }
+
+    /// How many rows there are: next hops, queue pairs, connections, floating addresses.
+    pub fn counts(&self) -> [usize; 4] {
+        let of = |is: fn(&Chunk) -> bool| self.chunks.iter().filter(|chunk| is(chunk)).map(Chunk::rows).sum();
+        [
+            of(|chunk| matches!(chunk, Chunk::Neighbours(_))),
+            of(|chunk| matches!(chunk, Chunk::QueuePairs(..))),
+            of(|chunk| matches!(chunk, Chunk::Connections(..))),
+            of(|chunk| matches!(chunk, Chunk::Floating(..))),
+        ]
+    }
+}
+
+/// Rows of one name, in chunks.
+pub(crate) fn split<T: Clone>(name: &str, rows: &[T], chunk: fn(String, Vec<T>) -> Chunk) -> Vec<Chunk> {
+    rows.chunks(ROWS).map(|part| chunk(name.to_owned(), part.to_vec())).collect()
+}

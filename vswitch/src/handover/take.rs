@@ -1,0 +1,108 @@
+//! The new process's side.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::tables::Tables;
+use super::wire::{Link, Message};
+use super::{HandoverError, VERSION, socket_beside};
+
+/// How long the old process may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long it may take to close its ports.
+const RELEASE: Duration = Duration::from_secs(20);
+
+/// A switch that runs and has said that it hands over.
+#[derive(Debug)]
+pub struct Predecessor {
+    link: Link,
+    socket: PathBuf,
+    /// Its process.
+    pub pid: u32,
+}
+
+impl Predecessor {
+    /// Finds the switch that has a control socket.
+    ///
+    /// # Errors
+    /// [`HandoverError`]: nobody is there, or why it does not hand over.
+    pub fn find(control: &Path) -> Result<Self, HandoverError> {
+        let socket = socket_beside(control);
+        let stream = UnixStream::connect(&socket);
+        let stream = stream.map_err(|source| HandoverError::Nobody { path: socket.clone(), source })?;
+        let mut link = Link::new(stream);
+        link.send(&Message::Hello { version: VERSION }, PATIENCE)?;
+        match link.receive(PATIENCE)? {
+            Message::Ready { pid, .. } => Ok(Self { link, socket, pid }),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Its tables. From now on it answers nobody else.
+    ///
+    /// # Errors
+    /// [`HandoverError`].
+    pub fn freeze(&mut self) -> Result<Tables, HandoverError> {
+        self.link.send(&Message::Freeze, PATIENCE)?;
+        let mut tables = Tables::default();
+        loop {
+            match self.link.receive(PATIENCE)? {
+                Message::Tables(chunk) => {
+                    if !tables.add(chunk) {
+                        return Err(HandoverError::Message("more rows than any switch has".into()));
+                    }
+                }
+                Message::Complete => return Ok(tables),
+                other => return Err(unexpected(other)),
+            }
+        }
+    }
+
+    /// Has it let go of everything. One that has ended meanwhile has done so.
+    ///
+    /// # Errors
+    /// [`HandoverError`]: it goes on.
+    pub fn take(&mut self) -> Result<(), HandoverError> {
+        let asked = self.link.send(&Message::Take, PATIENCE);
+        match asked.and_then(|()| self.link.receive(RELEASE)) {
+            Ok(Message::Released) => Ok(()),
+            Ok(other) => Err(unexpected(other)),
+            Err(error) if error.is_end() && self.is_dead() => {
+                tracing::warn!(
+                    pid = self.pid,
+                    "the old switch ended before it let go; this one goes on without it"
+                );
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tells it that it may end.
+    pub fn done(mut self) {
+        if let Err(error) = self.link.send(&Message::Done, PATIENCE) {
+            tracing::info!(%error, "the old switch does not hear that it may end");
+        }
+    }
+
+    /// Its socket is there as long as it is.
+    fn is_dead(&self) -> bool {
+        let refused = |error: io::Error| {
+            matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+        };
+        UnixStream::connect(&self.socket).is_err_and(refused)
+    }
+}
+
+fn unexpected(message: Message) -> HandoverError {
+    match message {
+        Message::Refused { why } => HandoverError::Refused(why),
+        other => HandoverError::Message(format!("a message out of turn: {}", name_of(&other))),
+    }
+}
+
+fn name_of(message: &Message) -> String {
+    format!("{message:?}").chars().take_while(|c| c.is_alphanumeric()).collect()
+}

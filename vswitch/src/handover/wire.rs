@@ -1,0 +1,136 @@
+//! Messages of an upgrade: a length of four bytes, and JSON. Both are bounded, and so is the time that each takes.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::HandoverError;
+use super::tables::Chunk;
+
+/// Bytes of a message.
+const MOST: usize = 4 << 20;
+
+/// What the processes say to each other.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Message {
+    Hello { version: u32 },
+    Ready { version: u32, pid: u32 },
+    Refused { why: String },
+    Freeze,
+    Tables(Chunk),
+    Complete,
+    Take,
+    Released,
+    Done,
+}
+
+/// A connection to the other process.
+#[derive(Debug)]
+pub(super) struct Link(UnixStream);
+
+impl Link {
+    /// On a connection that blocks.
+    pub fn new(stream: UnixStream) -> Self {
+        Self(stream)
+    }
+
+    /// Sends a message, in a time.
+    pub fn send(&mut self, message: &Message, limit: Duration) -> Result<(), HandoverError> {
+        let body = serde_json::to_vec(message).map_err(io::Error::other)?;
+        let length = u32::try_from(body.len()).ok().filter(|&length| length as usize <= MOST);
+        let length = length.ok_or_else(|| io::Error::other("a message is too long"))?;
+        let bytes = [&length.to_be_bytes()[..], &body].concat();
+        let end = Instant::now() + limit;
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            self.0.set_write_timeout(Some(left(end)?))?;
+            match self.0.write(rest) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::BrokenPipe).into()),
+                Ok(sent) => rest = &rest[sent..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(late(error).into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next message, which has to come in a time.
+    pub fn receive(&mut self, limit: Duration) -> Result<Message, HandoverError> {
+        let end = Instant::now() + limit;
+        let mut length = [0; 4];
+        self.fill(&mut length, end)?;
+        let length = u32::from_be_bytes(length) as usize;
+        if length > MOST {
+            return Err(HandoverError::Message(format!(
+                "a message of {length} bytes, at most {MOST} are taken"
+            )));
+        }
+        let mut body = vec![0; length];
+        self.fill(&mut body, end)?;
+        serde_json::from_slice(&body)
+            .map_err(|error| HandoverError::Message(format!("what is no message: {error}")))
+    }
+
+    fn fill(&mut self, mut into: &mut [u8], end: Instant) -> io::Result<()> {
+        while !into.is_empty() {
+            self.0.set_read_timeout(Some(left(end)?))?;
+            match self.0.read(into) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => into = &mut into[read..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(late(error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn left(end: Instant) -> io::Result<Duration> {
+    let left = end.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// The kernel says of a deadline that the call would block.
+fn late(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(50);
+
+    fn pair() -> (Link, UnixStream) {
+        let (one, other) = UnixStream::pair().unwrap();
+        (Link::new(one), other)
+    }
+
+    #[test]
+    fn what_is_sent_is_received() {
+        let (mut one, other) = pair();
+        one.send(&Message::Ready { version: 1, pid: 7 }, SOON).unwrap();
+        let message = Link::new(other).receive(SOON).unwrap();
+        assert!(matches!(message, Message::Ready { version: 1, pid: 7 }), "{message:?}");
+    }
+
+    #[test]
+    fn garbage_silence_and_ends_are_told_apart() {
+        let (mut one, mut other) = pair();
+        assert!(
+            matches!(one.receive(SOON), Err(HandoverError::Link(error)) if error.kind() == io::ErrorKind::TimedOut)
+        );
+        other.write_all(&[0xff; 64]).unwrap();
+        assert!(matches!(one.receive(SOON), Err(HandoverError::Message(_))));
+        let (mut one, mut other) = pair();
+        other.write_all(b"\0\0\0\x04nope").unwrap();
+        assert!(matches!(one.receive(SOON), Err(HandoverError::Message(_))));
+        other.write_all(b"\0\0\0\x04no").unwrap();
+        drop(other);
+        assert!(one.receive(SOON).unwrap_err().is_end());
+        assert!(one.send(&Message::Take, SOON).unwrap_err().is_end());
+    }
+}
