@@ -67,7 +67,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    fn read(config: &ApiTcpConfig) -> Result<Self, TcpError> {
+    pub fn read(config: &ApiTcpConfig) -> Result<Self, TcpError> {
         Ok(Self { tls: RwLock::new(Arc::new(server(config)?)), config: config.clone() })
     }
 
