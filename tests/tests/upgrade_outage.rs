@@ -12,8 +12,8 @@ use tests::outage::site::{Site, VETH, assert_short};
 use tests::steady::Stream;
 use tests::{Family, Scene, Workdir, wait_for};
 
-/// What is aimed at is a tenth of a second; this bounds no more than a switch that has to be started first could not keep.
-const MOST: Duration = Duration::from_secs(1);
+/// What is aimed at is a tenth of a second, and what was seen a third; this bounds what a machine with other work to do may make of it.
+const MOST: Duration = Duration::from_secs(2);
 /// Between the end of a change and the last look.
 const REST: Duration = Duration::from_millis(500);
 /// What a switch that has to come back or to be started may take here.
