@@ -81,6 +81,32 @@ impl Scene {
         Scene { daemon, agent, red, lab }
     }
 
+    /// As `start`, with a tap that is made where the tenant is and outlives the switch.
+    #[track_caller]
+    pub fn start_lasting(underlay: Family, more: &str) -> Scene {
+        let lab = Lab::new(underlay);
+        let red = lab.tenant("red", "red", RED_MAC, &RED);
+        red.netns.sysctl(&["net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"]);
+        lab.peer.ip("addr flush dev up0");
+        lab.peer.sysctl(&["net.ipv6.conf.all.disable_ipv6=1"]);
+        let other = format!("{{ ip = \"{}\", mac = \"{}\" }}", underlay.remote_vtep(), lab.peer_mac());
+        let netns = red.netns.name();
+        let config = [
+            lab.uplink(&format!("neighbours = [{other}]")),
+            lab::vpc("red", VNI, &["10.0.0.0/24", "fd00:1::/64"], ""),
+            red.vnic_on(&format!(
+                "{{ kind = \"tap\", iface = \"eth0\", netns = \"{netns}\", persist = true }}"
+            )),
+            lab::location(underlay.remote_vtep(), VNI, FAR_MAC, &FAR),
+            more.to_owned(),
+        ]
+        .concat();
+        let mut daemon = Daemon::start(&lab.host, &config);
+        daemon.settled();
+        let agent = Agent::start(&lab, &[("red", &red.netns)], &NAMES);
+        Scene { daemon, agent, red, lab }
+    }
+
     /// Kills the switch as a crash would, and starts it again on the same config.
     #[track_caller]
     pub fn crash_and_restart(&mut self) {

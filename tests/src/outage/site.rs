@@ -122,12 +122,17 @@ impl Site {
 /// Everybody answers after it, and did not have to wait for longer than that.
 #[track_caller]
 pub fn assert_short(what: &str, probe: Probe, most: Duration) {
+    let longest = longest(what, probe);
+    assert!(longest < most, "{what}: out for {longest:?}");
+}
+
+/// The longest outage of all kinds of port; that of each is printed.
+#[track_caller]
+pub fn longest(what: &str, probe: Probe) -> Duration {
     let seen = probe.stop();
     for (address, kind) in KINDS {
         let Seen { sent, came, longest } = seen[address];
         eprintln!("{what}: {kind}: out for {longest:?}, {came} of {sent} came back");
     }
-    for (address, kind) in KINDS {
-        assert!(seen[address].longest < most, "{what}: {kind} was out for {:?}", seen[address].longest);
-    }
+    KINDS.iter().map(|(address, _)| seen[*address].longest).max().unwrap_or_default()
 }
