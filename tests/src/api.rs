@@ -120,7 +120,7 @@ impl Api {
     /// # Errors
     /// The refusal.
     pub fn delete(&mut self, kind: Kind, id: &str) -> Result<u64, Status> {
-        let request = DeleteRequest { key: Some(key(kind, id)) };
+        let request = DeleteRequest { key: Some(key(kind, id)), ..DeleteRequest::default() };
         Ok(self.runtime.block_on(self.objects.delete(request))?.into_inner().revision)
     }
 
@@ -173,7 +173,7 @@ pub fn creation(spec: Spec) -> Operation {
 
 /// A change that takes an object away.
 pub fn deletion(kind: Kind, id: &str) -> Operation {
-    Operation::Delete(DeleteRequest { key: Some(key(kind, id)) })
+    Operation::Delete(DeleteRequest { key: Some(key(kind, id)), ..DeleteRequest::default() })
 }
 
 fn object(spec: Spec) -> Object {

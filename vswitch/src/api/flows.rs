@@ -45,7 +45,7 @@ fn list_flows(
                     ports: ends.ports,
                     class: ends.class.into(),
                     action: action(flow, snapshot),
-                    packets: flow.packets.into(),
+                    packets: flow.packets,
                     bytes: flow.bytes,
                     idle_seconds: idle / 1000.0,
                 }

@@ -243,12 +243,12 @@ fn get_buffers(
         unaccounted: buffers.unaccounted(),
         tx_rings_at_most: buffers.tx_rings_at_most() as u64,
         need: Some(v1::BufferNeed {
-            total: need.total() as u64,
-            rings: need.rings as u64,
-            waiting: need.waiting as u64,
-            caches: need.caches as u64,
-            bursts: need.bursts as u64,
-            shaped: need.shaped as u64,
+            total: need.total(),
+            rings: need.rings,
+            waiting: need.waiting,
+            caches: need.caches,
+            bursts: need.bursts,
+            shaped: need.shaped,
         }),
     })
 }

@@ -115,7 +115,7 @@ fn get_port_info(
             tx_queues: port.tx_workers.len() as u32,
             max_rx_queues: info.max_rx_queues.into(),
             max_tx_queues: info.max_tx_queues.into(),
-            numa: info.numa.map(|node| node as u32),
+            numa: info.numa,
             rss_types: words(info.rss.types.names()),
             rss_levels: words(info.rss.levels().into_iter().map(RssLevel::name)),
             rss: Some(v1::Rss {

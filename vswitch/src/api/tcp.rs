@@ -67,6 +67,10 @@ pub struct Keys {
 }
 
 impl Keys {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`TcpError`].
     pub fn read(config: &ApiTcpConfig) -> Result<Self, TcpError> {
         Ok(Self { tls: RwLock::new(Arc::new(server(config)?)), config: config.clone() })
     }

@@ -295,13 +295,13 @@ fn list_served(
             addresses,
             host_name: host_name.as_ref().map(ToString::to_string),
             seconds_ago: seen.map(|seen| now.saturating_duration_since(seen).as_secs_f64()),
-            requests: requests.into(),
-            given: given.into(),
-            told: told.into(),
-            refused: refused.into(),
-            released: released.into(),
-            declined: declined.into(),
-            advertised: advertised.into(),
+            requests,
+            given,
+            told,
+            refused,
+            released,
+            declined,
+            advertised,
         });
     }
     if vnics.is_empty() && !request.vnic.is_empty() {

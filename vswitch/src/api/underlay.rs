@@ -39,7 +39,7 @@ fn list_uplinks(
             vlan: uplink.vlan.map(Into::into),
             peers: uplink.peers.iter().map(ToString::to_string).collect(),
             link: if up { "up" } else { "down" }.into(),
-            metric: uplink.metric.into(),
+            metric: uplink.metric,
             silent_for: row.iter().flat_map(|row| &row.silent).map(ToString::to_string).collect(),
         }
     };
@@ -64,7 +64,7 @@ fn list_neighbours(
             mac: neighbour.mac().map(|mac| mac.to_string()).unwrap_or_default(),
             state: state.into(),
             heard_seconds: neighbour.heard.map(|heard| heard.elapsed().as_secs()),
-            tries: neighbour.tries.into(),
+            tries: neighbour.tries,
         }
     });
     Ok(v1::ListNeighboursResponse { neighbours: neighbours.collect() })
@@ -97,7 +97,7 @@ fn list_bfd_sessions(
             interval_ms: milliseconds(session.interval()),
             detection_ms: session.detection_time().map(milliseconds),
             seconds: now.saturating_duration_since(running.since).as_secs_f64(),
-            ups: running.ups.into(),
+            ups: running.ups,
             heard: running.heard,
             sent: running.sent,
             discriminator: of.discriminator,

@@ -70,7 +70,7 @@ pub(super) fn delete(session: &Session, kind: Kind, id: &str) -> Result<v1::Dele
 
 /// An object, if there is one of this id.
 pub(super) fn find(session: &Session, kind: Kind, id: &str) -> Result<Option<v1::Entry>, CommandError> {
-    let request = v1::GetRequest { key: key(kind, id), ..v1::GetRequest::default() };
+    let request = v1::GetRequest { key: key(kind, id) };
     match ask!(session, ObjectsClient.get(request)) {
         Ok(entry) => Ok(Some(entry)),
         Err(error) if error.is_not_found => Ok(None),

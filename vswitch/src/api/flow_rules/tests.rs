@@ -14,7 +14,10 @@ use crate::api::bridge::descriptor;
 
 const HEADER: &str = "eth src is 02:00:00:00:00:01 dst is 02:00:00:00:00:02 type is 0x0800 / ipv4 proto is 17 ttl is 64 src is 192.0.2.1 dst is 192.0.2.2 / udp src is 49152 dst is 4789 / vxlan vni is 7 / end_set";
 
-fn fields() -> impl Strategy<Value = (ItemKind, Vec<(Field, u128, u128, Option<u128>)>)> {
+/// A field with its spec, mask and last.
+type FieldValues = (Field, u128, u128, Option<u128>);
+
+fn fields() -> impl Strategy<Value = (ItemKind, Vec<FieldValues>)> {
     let value = |field: Field| {
         let number = move || any::<u128>().prop_map(move |value| value & field.ones());
         let mask = prop_oneof![Just(field.ones()), number()];
