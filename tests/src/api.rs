@@ -176,7 +176,8 @@ pub fn deletion(kind: Kind, id: &str) -> Operation {
     Operation::Delete(DeleteRequest { key: Some(key(kind, id)), ..DeleteRequest::default() })
 }
 
-fn object(spec: Spec) -> Object {
+/// A spec as an object.
+pub fn object(spec: Spec) -> Object {
     Object { spec: Some(spec) }
 }
 
