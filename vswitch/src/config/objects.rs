@@ -113,7 +113,7 @@ fn differs(have: &Table, want: &Table, named: &Table) -> Option<String> {
 mod tests {
     use super::*;
 
-    const FILE: &str = "[qos]\nlink = { outbound = \"10Gbit\" }\n\n[[vpc]]\nname = \"red\"\nvni = 1\n\
+    const FILE: &str = "[qos]\nlink = { out = \"10Gbit\" }\n\n[[vpc]]\nname = \"red\"\nvni = 1\n\
         routes = [{ to = \"10.9.0.0/16\", blackhole = true }]\n\n\
         [[security-group]]\nname = \"web\"\nvpc = \"red\"\nrules = [{ direction = \"in\", protocol = \"tcp\", ports = \"80\" }]\n\n\
         [[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n";
@@ -140,12 +140,12 @@ mod tests {
     fn ownership_of_a_section_is_by_its_keys() {
         let file = Source::parse(FILE, "f.toml").unwrap_or_else(|errors| panic!("{errors}"));
         let table = |text: &str| text.parse::<Table>().unwrap();
-        let have = table("link = { outbound = \"10Gbit\" }\nx = 1\n");
+        let have = table("link = { out = \"10Gbit\" }\nx = 1\n");
         for (want, named) in [
-            ("link = { outbound = \"10Gbit\" }\nx = 2\n", None),
-            ("link = { outbound = \"10Gbit\", inbound = \"1Gbit\" }\nx = 1\n", None),
-            ("link = { outbound = \"9Gbit\" }\nx = 1\n", Some("link.outbound")),
-            ("x = 1\n", Some("link.outbound")),
+            ("link = { out = \"10Gbit\" }\nx = 2\n", None),
+            ("link = { out = \"10Gbit\", in = \"1Gbit\" }\nx = 1\n", None),
+            ("link = { out = \"9Gbit\" }\nx = 1\n", Some("link.out")),
+            ("x = 1\n", Some("link.out")),
         ] {
             assert_eq!(file.first_named_difference("qos", &have, &table(want)).as_deref(), named, "{want}");
         }

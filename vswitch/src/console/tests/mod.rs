@@ -191,7 +191,7 @@ fn help_is_made_from_the_table() {
     assert_eq!(show.lines().count(), 3, "{show}");
     assert_eq!(run("help vtep").lines().count(), 1);
     let json = console().execute(&mut Switch::default(), "help show vpc").unwrap().json();
-    assert_eq!(json, json!([{ "syntax": "show vpc", "help": "Show VPCs" }]));
+    assert_eq!(json, json!([{ "syntax": "show vpc", "help": "Show VPCs", "rpc": "" }]));
     let error = console().execute(&mut Switch::default(), "help nothing").unwrap_err();
     assert!(error.message.contains("topics are echo, fail, help"), "{error}");
 }
