@@ -97,7 +97,11 @@ const LINES: &[(&str, &str)] = &[
     ("offload audit", "offload audit"),
     ("flow list", "flow list red"),
     ("flow flush", "flow flush red"),
-    ("set raw_encap", "set raw_encap 0 eth / ipv4 / end_set"),
+    (
+        "set raw_encap",
+        "set raw_encap 0 eth src is 02:00:00:00:00:01 dst is 02:00:00:00:00:02 type is 0x0800 / ipv4 proto is 17 ttl is 64 \
+         src is 192.0.2.1 dst is 192.0.2.2 / udp src is 49152 dst is 4789 / vxlan vni is 7 / end_set",
+    ),
     ("show rdma devices", "show rdma devices"),
     ("show config", "show config"),
     ("config diff", "config diff CONFIG"),
