@@ -44,7 +44,7 @@ fn update(api: &mut Api, spec: Spec, owner: Owner, force: bool) -> Result<Entry,
 }
 
 fn delete(api: &mut Api, kind: Kind, id: &str, owner: Owner, force: bool) -> Result<(), Status> {
-    let request = DeleteRequest { key: Some(key(kind, id)), owner: owner.into(), force };
+    let request = DeleteRequest { key: Some(key(kind, id)), owner: owner.into(), force, wait: false };
     api.runtime.block_on(api.objects.delete(request)).map(|_| ())
 }
 
@@ -145,7 +145,11 @@ fn ownership_of_every_owner_is_respected_by_every_client() {
                 let refused = delete(&mut api, kind, id, claim, false);
                 assert_refused(refused, Code::FailedPrecondition, &words[1..]);
                 // And not in a batch with something of its own either.
-                let gone = DeleteRequest { key: Some(key(kind, id)), owner: claim.into(), force: false };
+                let gone = DeleteRequest {
+                    key: Some(key(kind, id)),
+                    owner: claim.into(),
+                    ..DeleteRequest::default()
+                };
                 let batch = vec![api::creation(api::vpc("mine", 900)), Operation::Delete(gone)];
                 assert_refused(api.apply(batch, None), Code::FailedPrecondition, &words[1..]);
             }

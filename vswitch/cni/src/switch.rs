@@ -149,7 +149,7 @@ impl Switch {
     /// Takes a vNIC away; one that there is not is well away.
     pub fn delete(&mut self, name: &str) -> Result<()> {
         let key = Some(v1::Key { kind: Kind::Vnic.into(), id: name.to_owned() });
-        let asked = v1::DeleteRequest { key, owner: v1::Owner::Cni.into(), force: false };
+        let asked = v1::DeleteRequest { key, owner: v1::Owner::Cni.into(), ..v1::DeleteRequest::default() };
         match self.ask(|mut client| async move { client.delete(asked).await }) {
             Err(status) if status.code() != Code::NotFound => Err(refusal(&status)),
             _ => Ok(()),

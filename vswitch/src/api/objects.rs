@@ -124,7 +124,9 @@ impl Objects for Service {
         &self,
         request: Request<v1::DeleteRequest>,
     ) -> Result<Response<v1::DeleteResponse>, Status> {
-        let revision = self.all(vec![Step::delete(change_of(request)?)?], None, Missing::Later).await?;
+        let request = change_of(request)?;
+        let missing = patience(request.wait);
+        let revision = self.all(vec![Step::delete(request)?], None, missing).await?;
         Ok(Response::new(v1::DeleteResponse { revision }))
     }
 

@@ -64,7 +64,8 @@ pub(super) fn update(
 
 /// Takes an object away.
 pub(super) fn delete(session: &Session, kind: Kind, id: &str) -> Result<v1::DeleteResponse, CommandError> {
-    let request = v1::DeleteRequest { key: key(kind, id), force: true, ..v1::DeleteRequest::default() };
+    let request =
+        v1::DeleteRequest { key: key(kind, id), force: true, wait: true, ..v1::DeleteRequest::default() };
     ask!(session, ObjectsClient.delete(request))
 }
 
