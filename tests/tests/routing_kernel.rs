@@ -149,7 +149,7 @@ fn routing_tells_kernels_what_cannot_be_reached() {
     assert_eq!(kinds("10.9.0.0/24"), Some("peer".into()), "{shown:#}");
     assert_eq!(kinds("10.0.0.0/24"), Some("subnet".into()), "{shown:#}");
     let refused = site.daemon.try_ctl("route add red 10.0.1.2/32 vpc blue").unwrap_err();
-    assert!(refused.contains("two routes to 10.0.1.2/32"), "{refused}");
+    assert!(refused.contains("there is a route \"red 10.0.1.2/32\" already"), "{refused}");
     site.daemon.ctl("route del red 10.0.1.2/32");
     assert!(ping());
     assert!(site.daemon.try_ctl("route del red 10.0.1.2/32").unwrap_err().contains("show route"));
