@@ -10,9 +10,7 @@ use super::refusal::{Problem, Problems};
 use super::service::service;
 use crate::config::{Config, Source};
 use crate::controller::Controller;
-
-/// Largest file that is read.
-const MAX_FILE: u64 = 16 << 20;
+use crate::state::files::read_text;
 
 service! { Configuration {
     reads get_config(GetConfigRequest) -> GetConfigResponse: "reading the config",
@@ -40,22 +38,13 @@ fn export_config(
     Ok(v1::ExportConfigResponse { toml: toml(&controller.switch.config())? })
 }
 
-/// A config file of bounded size. Only an absolute path says the same to the switch as to whoever asks.
+/// A config file. Only an absolute path says the same to the switch as to whoever asks.
 fn source(path: &str) -> Result<Source, Problems> {
-    let wrong = |what: String| Problem::invalid("file", format!("{path}: {what}"));
+    let wrong = |message| Problem::invalid("file", message);
     if !Path::new(path).is_absolute() {
-        return Err(wrong("is not an absolute path, which begins with /".into()).into());
+        return Err(wrong(format!("{path}: is not an absolute path, which begins with /")).into());
     }
-    let fault = |error: std::io::Error| wrong(format!("{error}; check the path"));
-    let metadata = std::fs::metadata(path).map_err(fault)?;
-    if !metadata.is_file() {
-        return Err(wrong("is not a regular file".into()).into());
-    }
-    if metadata.len() > MAX_FILE {
-        return Err(wrong(format!("has more than {} MiB", MAX_FILE >> 20)).into());
-    }
-    let text = std::fs::read_to_string(path).map_err(fault)?;
-    Ok(Source::parse(&text, path)?)
+    Ok(Source::parse(&read_text(Path::new(path)).map_err(wrong)?, path)?)
 }
 
 /// Does something with a config file. Comparing files of ten thousand vNICs takes some hundred MiB for a moment.

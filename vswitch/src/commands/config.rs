@@ -1,18 +1,16 @@
 //! Commands about the config and about command files.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use vswitch_api::v1;
 use vswitch_api::v1::configuration_client::ConfigurationClient;
 
 use super::{Entry, Session, View, ask, shown, told};
 use crate::console::{Args, CommandError, Output};
-use crate::state::files::write_whole;
+use crate::state::files::{read_text, write_whole};
 
 /// A command file may load others, so deep.
 const MAX_DEPTH: u32 = 8;
-/// Largest file that is loaded.
-const MAX_FILE: u64 = 16 << 20;
 
 pub(super) fn commands() -> Vec<Entry> {
     vec![
@@ -105,20 +103,6 @@ fn save(session: &mut Session, args: &Args) -> Result<Output, CommandError> {
     Ok(Output::message(format!("config written to {}", path.display())))
 }
 
-/// Reads a text file of bounded size.
-fn read(path: &Path) -> Result<String, CommandError> {
-    let shown = path.display();
-    let fault = |error: std::io::Error| CommandError::new(format!("{shown}: {error}; check the path"));
-    let metadata = std::fs::metadata(path).map_err(fault)?;
-    if !metadata.is_file() {
-        return Err(CommandError::new(format!("{shown} is not a regular file")));
-    }
-    if metadata.len() > MAX_FILE {
-        return Err(CommandError::new(format!("{shown} has more than {} MiB", MAX_FILE >> 20)));
-    }
-    std::fs::read_to_string(path).map_err(fault)
-}
-
 fn load(session: &mut Session, args: &Args) -> Result<Output, CommandError> {
     let path: PathBuf = args.get("file")?;
     let Some(console) = session.console.clone() else {
@@ -130,7 +114,7 @@ fn load(session: &mut Session, args: &Args) -> Result<Output, CommandError> {
             path.display()
         )));
     }
-    let text = read(&path)?;
+    let text = read_text(&path).map_err(CommandError::new)?;
     session.depth += 1;
     let result = console.execute_all(session, &text, &path.display().to_string());
     session.depth -= 1;
