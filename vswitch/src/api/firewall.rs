@@ -6,6 +6,7 @@ use vswitch_api::v1;
 use vswitch_api::v1::firewall_server::Firewall;
 use wire::protocol;
 
+use super::named::texts;
 use super::refusal::Problem;
 use super::service::service;
 use crate::config::Access;
@@ -39,7 +40,7 @@ fn list_security_groups(
             locations: locations.count() as u64,
             default_in: access(group.default_in),
             default_out: access(group.default_out),
-            rules: group.rules.iter().map(ToString::to_string).collect(),
+            rules: texts(&group.rules),
         }
     };
     let groups: Vec<_> = groups.map(state).collect();

@@ -18,6 +18,7 @@ mod flows;
 mod forwarding;
 mod json;
 mod kinds;
+mod named;
 mod objects;
 mod observe;
 mod offloading;

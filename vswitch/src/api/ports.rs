@@ -4,6 +4,7 @@ use pmd::{LacpState, RssLevel};
 use vswitch_api::v1;
 use vswitch_api::v1::ports_server::Ports;
 
+use super::named::texts;
 use super::refusal::{Problem, Problems};
 use super::service::service;
 use crate::controller::Controller;
@@ -47,10 +48,6 @@ fn numbers(workers: &[usize]) -> Vec<u32> {
     workers.iter().map(|worker| *worker as u32).collect()
 }
 
-fn words(names: impl IntoIterator<Item = impl ToString>) -> Vec<String> {
-    names.into_iter().map(|name| name.to_string()).collect()
-}
-
 fn list_ports(
     controller: &mut Controller,
     _: v1::ListPortsRequest,
@@ -89,8 +86,8 @@ fn get_port_info(
         let info = port.port.info().map_err(fault)?;
         let rss = port.port.rss();
         let lacp = |[actor, partner]: [LacpState; 2]| v1::Lacp {
-            actor: words(actor.names()),
-            partner: words(partner.names()),
+            actor: texts(actor.names()),
+            partner: texts(partner.names()),
         };
         let members = port.port.members();
         let members = members.iter().map(|member| v1::BondMember {
@@ -116,17 +113,17 @@ fn get_port_info(
             max_rx_queues: info.max_rx_queues.into(),
             max_tx_queues: info.max_tx_queues.into(),
             numa: info.numa,
-            rss_types: words(info.rss.types.names()),
-            rss_levels: words(info.rss.levels().into_iter().map(RssLevel::name)),
+            rss_types: texts(info.rss.types.names()),
+            rss_levels: texts(info.rss.levels().into_iter().map(RssLevel::name)),
             rss: Some(v1::Rss {
-                types: words(rss.applied.names()),
-                refused: words(rss.refused.names()),
+                types: texts(rss.applied.names()),
+                refused: texts(rss.refused.names()),
                 level: rss.level.name().to_string(),
                 hash: rss.hash().to_string(),
             }),
             rss_can: info.rss.to_string(),
-            rx_offloads: words(info.rx_offloads.names()),
-            tx_offloads: words(info.tx_offloads.names()),
+            rx_offloads: texts(info.rx_offloads.names()),
+            tx_offloads: texts(info.tx_offloads.names()),
             members: members.collect(),
             device: info.name,
             driver: info.driver,

@@ -1,10 +1,10 @@
 //! The service `Shaping`: what each node of the tree of rates may do and does.
 
 use pipelines::qos::{NodeLimits, Tree};
-use tonic::Code;
 use vswitch_api::v1;
 use vswitch_api::v1::shaping_server::Shaping;
 
+use super::named;
 use super::refusal::{Problem, Problems};
 use super::service::service;
 use crate::controller::Controller;
@@ -50,13 +50,10 @@ fn message(node: &QosNode) -> v1::ShapingNode {
 fn keep(switch: &Switch, nodes: &mut Vec<QosNode>, request: &v1::GetShapingRequest) -> Result<(), Problem> {
     let snapshot = switch.snapshot();
     let v1::GetShapingRequest { vpc, vnic } = request;
-    let missing = |field: &str, message: String| Problem::new(Code::NotFound, field, message);
     match (vpc.as_str(), vnic.as_str()) {
         ("", "") => {}
         (vpc, "") => {
-            if !snapshot.vpcs.iter().flatten().any(|known| known.name == vpc) {
-                return Err(missing("vpc", format!("no VPC {vpc}; `show vpc` lists them")));
-            }
+            named::vpc(snapshot, vpc)?;
             let mut inside = false;
             nodes.retain(|node| match &node.owner {
                 QosOwner::Link => true,
@@ -68,13 +65,10 @@ fn keep(switch: &Switch, nodes: &mut Vec<QosNode>, request: &v1::GetShapingReque
             });
         }
         ("", vnic) => {
-            let known = snapshot.vnics.iter().flatten().find(|known| known.name == vnic);
-            let Some(vpc) = known.and_then(|known| snapshot.vpc(known.vpc)) else {
-                return Err(missing("vnic", format!("no vNIC {vnic}; `show vnic` lists them")));
-            };
+            let vpc = snapshot.vpc(named::vnic(snapshot, vnic)?.vpc);
             nodes.retain(|node| match &node.owner {
                 QosOwner::Link => true,
-                QosOwner::Vpc(name) => *name == vpc.name,
+                QosOwner::Vpc(name) => vpc.is_some_and(|vpc| vpc.name == *name),
                 QosOwner::Vnic(name) | QosOwner::Class(name, _) => name == vnic,
             });
         }

@@ -12,6 +12,7 @@ use vswitch_api::v1;
 use vswitch_api::v1::tenants_server::Tenants;
 use wire::{MacAddr, Vni};
 
+use super::named::{self, texts};
 use super::refusal::{Problem, Problems};
 use super::service::service;
 use crate::config::InnerVlan;
@@ -32,10 +33,6 @@ service! { Tenants {
     waits move_vnic(MoveVnicRequest) -> MoveVnicResponse: "moving a vNIC",
     changes move_locations(MoveLocationsRequest) -> MoveLocationsResponse: "moving locations",
 } }
-
-fn texts(values: impl IntoIterator<Item = impl ToString>) -> Vec<String> {
-    values.into_iter().map(|value| value.to_string()).collect()
-}
 
 fn list_vpcs(controller: &mut Controller, _: v1::ListVpcsRequest) -> Result<v1::ListVpcsResponse, Problem> {
     let config = controller.switch.config();
@@ -66,13 +63,10 @@ fn list_vnics(
 ) -> Result<v1::ListVnicsResponse, Problem> {
     let switch = &controller.switch;
     let snapshot = switch.snapshot();
-    let wanted = |name: &str| request.vnic.is_empty() || request.vnic == name;
-    let vnics = snapshot.vnics.iter().flatten().filter(|vnic| wanted(&vnic.name));
-    let vnics: Vec<_> = vnics.map(|vnic| vnic_state(switch, snapshot, vnic)).collect();
-    if vnics.is_empty() && !request.vnic.is_empty() {
-        let message = format!("no vNIC {}; `show vnic` lists them", request.vnic);
-        return Err(Problem::new(Code::NotFound, "vnic", message));
-    }
+    let vnics = match request.vnic.as_str() {
+        "" => snapshot.vnics.iter().flatten().map(|vnic| vnic_state(switch, snapshot, vnic)).collect(),
+        name => vec![vnic_state(switch, snapshot, named::vnic(snapshot, name)?)],
+    };
     Ok(v1::ListVnicsResponse { vnics })
 }
 
@@ -184,12 +178,9 @@ fn next_hops(topology: &Topology, snapshot: &Snapshot, vtep: IpAddr) -> String {
     paths.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// The VPC that was asked for is there.
+/// The VPC that was asked for is there, if one was.
 fn check_vpc(controller: &Controller, name: &str) -> Result<(), Problem> {
-    if name.is_empty() || controller.switch.bare_config().vpcs.iter().any(|vpc| *vpc.name.as_str() == *name) {
-        return Ok(());
-    }
-    Err(Problem::new(Code::NotFound, "vpc", format!("no VPC {name}; `show vpc` lists them")))
+    if name.is_empty() { Ok(()) } else { named::vpc(controller.switch.snapshot(), name).map(|_| ()) }
 }
 
 fn list_subnets(

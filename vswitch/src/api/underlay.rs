@@ -6,6 +6,7 @@ use pipelines::snapshot::mac_from;
 use vswitch_api::v1;
 use vswitch_api::v1::underlay_server::Underlay;
 
+use super::named::texts;
 use super::refusal::Problem;
 use super::service::service;
 use crate::controller::Controller;
@@ -34,13 +35,13 @@ fn list_uplinks(
         v1::UplinkState {
             name: uplink.name.to_string(),
             mac: row.map(|row| mac_from(row.mac).to_string()).unwrap_or_default(),
-            addresses: uplink.addresses.iter().map(ToString::to_string).collect(),
+            addresses: texts(&uplink.addresses),
             mtu: uplink.mtu.into(),
             vlan: uplink.vlan.map(Into::into),
-            peers: uplink.peers.iter().map(ToString::to_string).collect(),
+            peers: texts(&uplink.peers),
             link: if up { "up" } else { "down" }.into(),
             metric: uplink.metric,
-            silent_for: row.iter().flat_map(|row| &row.silent).map(ToString::to_string).collect(),
+            silent_for: texts(row.iter().flat_map(|row| &row.silent)),
         }
     };
     Ok(v1::ListUplinksResponse { uplinks: switch.bare_config().uplinks.iter().map(of).collect() })

@@ -4,7 +4,7 @@ use vswitch_api::v1;
 use vswitch_api::v1::forwarding_client::ForwardingClient;
 use vswitch_api::v1::observe_client::ObserveClient;
 
-use super::{Entry, Session, View, ask, shown, told};
+use super::{Entry, Session, View, ask, count, shown, told};
 use crate::console::{Args, CommandError, Output, Table};
 
 pub(super) fn commands() -> Vec<Entry> {
@@ -106,8 +106,7 @@ pub(super) fn commands() -> Vec<Entry> {
             help: "What happened lately, the newest last; the last 20 or so many, of 256 that are remembered",
             rpc: "Observe.ListEvents",
             run: |session, args| {
-                let count =
-                    args.maybe::<u64>("count").map_or(EVENTS, |count| count.try_into().unwrap_or(u32::MAX));
+                let count = count(args, EVENTS);
                 shown(ask!(session, ObserveClient.list_events(v1::ListEventsRequest { count }))?)
             },
         },

@@ -25,7 +25,8 @@ use prost::{Message, Name};
 pub use session::{ConnectError, Session};
 
 use crate::api;
-use crate::console::{Command, CommandError, Console, Output, Shown, SyntaxError};
+
+use crate::console::{Args, Command, CommandError, Console, Output, Shown, SyntaxError};
 
 /// A command of the switch. Its call is written as in `Ports.ListPorts`.
 pub type Entry = Command<Session>;
@@ -71,6 +72,16 @@ impl<M: Message + Name> Shown for Told<M> {
 /// An answer, and what it is in words.
 fn told<M: Message + Name + 'static>(text: impl Into<String>, answer: M) -> Result<Output, CommandError> {
     Ok(Output::of(Told { text: text.into(), answer }))
+}
+
+/// The name that an argument is, which may be left out; nothing then.
+fn optional(args: &Args, argument: &str) -> String {
+    args.maybe::<crate::config::Name>(argument).map(|name| name.to_string()).unwrap_or_default()
+}
+
+/// The number that the argument `count` is, or `default`.
+fn count(args: &Args, default: u32) -> u32 {
+    args.maybe::<u64>("count").map_or(default, |count| count.try_into().unwrap_or(u32::MAX))
 }
 
 /// Calls the switch: `ask!(session, PortsClient.list_ports(request))`.

@@ -5,7 +5,7 @@ use vswitch_api::v1::object::Spec;
 use vswitch_api::v1::shaping_client::ShapingClient;
 
 use super::objects::update;
-use super::{Entry, Session, ask, told};
+use super::{Entry, Session, ask, optional, told};
 use crate::config::{BitRate, ByteSize, Name};
 use crate::console::{Args, CommandError, Output, Table};
 
@@ -151,8 +151,7 @@ fn text(answer: &v1::GetShapingResponse, of_one: bool) -> String {
 }
 
 fn show(session: &mut Session, args: &Args) -> Result<Output, CommandError> {
-    let name = |of: &str| args.maybe::<Name>(of).map(|name| name.to_string()).unwrap_or_default();
-    let request = v1::GetShapingRequest { vpc: name("vpc"), vnic: name("vnic") };
+    let request = v1::GetShapingRequest { vpc: optional(args, "vpc"), vnic: optional(args, "vnic") };
     let of_one = request != v1::GetShapingRequest::default();
     let answer = ask!(session, ShapingClient.get_shaping(request))?;
     told(text(&answer, of_one), answer)

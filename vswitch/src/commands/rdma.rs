@@ -7,8 +7,8 @@ use pmd::rdma::GidKind;
 use vswitch_api::v1;
 use vswitch_api::v1::rdma_client::RdmaClient;
 
-use super::{Entry, View, ask, shown};
-use crate::config::Name;
+use super::{Entry, View, ask, optional, shown};
+
 use crate::console::Table;
 
 pub(super) fn commands() -> Vec<Entry> {
@@ -17,7 +17,7 @@ pub(super) fn commands() -> Vec<Entry> {
         help: "RDMA devices of the host: limits, ports, GIDs against VIPs, shares; of one device also counters",
         rpc: "Rdma.ListRdmaDevices",
         run: |session, args| {
-            let device = args.maybe::<Name>("device").map(|name| name.to_string()).unwrap_or_default();
+            let device = optional(args, "device");
             shown(ask!(session, RdmaClient.list_rdma_devices(v1::ListRdmaDevicesRequest { device }))?)
         },
     }]

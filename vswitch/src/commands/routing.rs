@@ -10,8 +10,7 @@ use vswitch_api::v1::tenants_client::TenantsClient;
 use wire::MacAddr;
 
 use super::objects::{create, delete, find, set};
-use super::tenants::optional;
-use super::{Entry, Session, View, ask, shown, told};
+use super::{Entry, Session, View, ask, optional, shown, told};
 use crate::config::{GatewayConfig, Name, RouteTargetConfig, SubnetConfig, VpcRoute};
 use crate::console::{Args, CommandError, Output, Table};
 

@@ -6,7 +6,7 @@ use vswitch_api::v1::object::Spec;
 use vswitch_api::v1::{self, Kind};
 
 use super::objects::{create, delete, update};
-use super::{Entry, Session, View, ask, shown, told};
+use super::{Entry, Session, View, ask, optional, shown, told};
 use crate::config::{Access, Name, SecurityGroupConfig, SecurityRule};
 use crate::console::{Args, CommandError, Output, Table};
 
@@ -50,18 +50,15 @@ pub(super) fn commands() -> Vec<Entry> {
             syntax: "show security-group [<group:name>]",
             help: "Security groups with members and rules",
             rpc: "Firewall.ListSecurityGroups",
-            run: |session, args| {
-                let group = args.maybe::<Name>("group").map(|name| name.to_string());
-                shown(groups(session, group.unwrap_or_default())?)
-            },
+            run: |session, args| shown(groups(session, optional(args, "group"))?),
         },
         Entry {
             syntax: "show connections [<vnic:name>] [limit <limit:uint>]",
             help: "Connections of vNICs in security groups",
             rpc: "Firewall.ListConnections",
             run: |session, args| {
-                let vnic = args.maybe::<Name>("vnic").map(|name| name.to_string()).unwrap_or_default();
-                let request = v1::ListConnectionsRequest { vnic, limit: args.maybe("limit") };
+                let (vnic, limit) = (optional(args, "vnic"), args.maybe("limit"));
+                let request = v1::ListConnectionsRequest { vnic, limit };
                 shown(ask!(session, FirewallClient.list_connections(request))?)
             },
         },

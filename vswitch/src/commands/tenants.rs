@@ -10,7 +10,7 @@ use wire::{MacAddr, Vni};
 
 use super::objects::{apply, create, delete, find, list, to_delete, update};
 use super::ports::spec_of;
-use super::{Entry, Session, View, ask, shown, told};
+use super::{Entry, Session, View, ask, optional, shown, told};
 use crate::config::{
     BothWays, GuardConfig, InnerVlan, LinkLocal, Name, VnicConfig, VnicPort, VnicQos, VpcConfig,
 };
@@ -107,11 +107,6 @@ pub(super) fn commands() -> Vec<Entry> {
             },
         },
     ]
-}
-
-/// The name of an argument that may be left out; nothing then.
-pub(super) fn optional(args: &Args, name: &str) -> String {
-    args.maybe::<Name>(name).map(|name| name.to_string()).unwrap_or_default()
 }
 
 fn vpc_add(session: &mut Session, args: &Args) -> Result<Output, CommandError> {

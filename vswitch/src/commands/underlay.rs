@@ -4,7 +4,7 @@ use vswitch_api::v1;
 use vswitch_api::v1::flows_client::FlowsClient;
 use vswitch_api::v1::underlay_client::UnderlayClient;
 
-use super::{Entry, View, ask, shown, told};
+use super::{Entry, View, ask, count, shown, told};
 use crate::console::Table;
 
 /// Flows shown when no number is given.
@@ -17,8 +17,7 @@ pub(super) fn commands() -> Vec<Entry> {
             help: "Flows of all workers, the first 20 or so many",
             rpc: "Flows.ListFlows",
             run: |session, args| {
-                let count =
-                    args.maybe::<u64>("count").map_or(FLOWS, |count| count.try_into().unwrap_or(u32::MAX));
+                let count = count(args, FLOWS);
                 shown(ask!(session, FlowsClient.list_flows(v1::ListFlowsRequest { count }))?)
             },
         },

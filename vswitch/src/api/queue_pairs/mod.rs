@@ -12,13 +12,14 @@ use pipelines::Direction;
 use pipelines::TICK_MS;
 use pipelines::flow_key::Scope;
 use pipelines::rcft::{LedgerView, QpKey, QpView};
-use pipelines::snapshot::{Snapshot, Vnic};
+use pipelines::snapshot::Vnic;
 use tonic::Code;
 use vswitch_api::v1;
 use vswitch_api::v1::queue_pairs_server::QueuePairs;
 use wire::Qpn;
 
 use self::direction::{DirectionRow, Order};
+use super::named::vnic;
 use super::refusal::{Problem, Problems};
 use super::service::service;
 use crate::controller::Controller;
@@ -40,14 +41,6 @@ service! { QueuePairs {
     changes evict_queue_pair(EvictQueuePairRequest) -> EvictQueuePairResponse: "evicting a queue pair",
     changes evict_queue_pairs(EvictQueuePairsRequest) -> EvictQueuePairsResponse: "evicting queue pairs",
 } }
-
-/// A vNIC of the snapshot, by the field `vnic`.
-fn vnic<'s>(snapshot: &'s Snapshot, name: &str) -> Result<&'s Vnic, Problem> {
-    let found = snapshot.vnics.iter().flatten().find(|vnic| vnic.name == name);
-    found.map(AsRef::as_ref).ok_or_else(|| {
-        Problem::new(Code::NotFound, "vnic", format!("no vNIC {name}; `show vnic` lists them"))
-    })
-}
 
 /// The number of a queue pair, by the field `qpn`.
 fn qpn(number: u32) -> Result<Qpn, Problem> {

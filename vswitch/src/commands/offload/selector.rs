@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use vswitch_api::v1;
 use vswitch_api::v1::offload_selector::{Flow, Scope};
 
+use super::super::rcft::read_qpn;
 use crate::config::Name;
 use crate::config::error::quote;
 use crate::console::{Args, CommandError};
@@ -44,20 +45,11 @@ fn flow(text: &str) -> Option<Flow> {
     match words[..] {
         ["tcp", source, destination] => ports(source, destination).map(Flow::Tcp),
         ["udp", source, destination] => ports(source, destination).map(Flow::Udp),
-        ["qp", number] => queue_pair(number).map(Flow::Qp),
+        ["qp", number] => read_qpn(number).map(|qpn| Flow::Qp(qpn.get())),
         ["roce"] => Some(Flow::Roce(v1::OffloadAll {})),
         ["any"] => Some(Flow::Any(v1::OffloadAll {})),
         _ => None,
     }
-}
-
-/// The number of a queue pair, as 17 or 0x11.
-fn queue_pair(text: &str) -> Option<u32> {
-    let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(hex) => u32::from_str_radix(hex, 16).ok(),
-        None => text.parse().ok(),
-    };
-    number.filter(|number| wire::Qpn::new(*number).is_ok())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use vswitch_api::v1::queue_pairs_client::QueuePairsClient;
 use wire::Qpn;
 
 use super::objects::update;
-use super::{Entry, Session, ask, shown, told};
+use super::{Entry, Session, ask, optional, shown, told};
 use crate::config::{Name, QuotaConfig};
 use crate::console::{Args, CommandError, Output};
 
@@ -30,7 +30,7 @@ pub(super) fn commands() -> Vec<Entry> {
             help: "The queue pairs of a vNIC",
             rpc: "QueuePairs.ListQueuePairs",
             run: |session, args| {
-                let request = v1::ListQueuePairsRequest { vnic: vnic(args) };
+                let request = v1::ListQueuePairsRequest { vnic: optional(args, "vnic") };
                 shown(ask!(session, QueuePairsClient.list_queue_pairs(request))?)
             },
         },
@@ -40,7 +40,7 @@ pub(super) fn commands() -> Vec<Entry> {
             rpc: "QueuePairs.ListTopQueuePairs",
             run: |session, args| {
                 let (count, order) = (args.get("count")?, args.get("order")?);
-                let request = v1::ListTopQueuePairsRequest { vnic: vnic(args), count, order };
+                let request = v1::ListTopQueuePairsRequest { vnic: optional(args, "vnic"), count, order };
                 shown(ask!(session, QueuePairsClient.list_top_queue_pairs(request))?)
             },
         },
@@ -49,7 +49,7 @@ pub(super) fn commands() -> Vec<Entry> {
             help: "A queue pair by the peer's number or the vNIC's own (17 or 0x11): both directions where they are paired",
             rpc: "QueuePairs.GetQueuePair",
             run: |session, args| {
-                let request = v1::GetQueuePairRequest { vnic: vnic(args), qpn: qpn(args)?.get() };
+                let request = v1::GetQueuePairRequest { vnic: optional(args, "vnic"), qpn: qpn(args)?.get() };
                 shown(ask!(session, QueuePairsClient.get_queue_pair(request))?)
             },
         },
@@ -72,11 +72,6 @@ pub(super) fn commands() -> Vec<Entry> {
             run: evict,
         },
     ]
-}
-
-/// The argument `vnic`; nothing where it is not given.
-fn vnic(args: &Args) -> String {
-    args.maybe::<Name>("vnic").map(|name| name.to_string()).unwrap_or_default()
 }
 
 /// The number of a queue pair, as 17 or 0x11.
