@@ -106,7 +106,7 @@ counters! {
     /// Packets from or to the vNIC that were dropped with a reason.
     sum drops = "drops",
     /// NFT misses caused by the vNIC.
-    sum misses = "nft-misses",
+    sum nft_misses = "nft-misses",
     /// RoCEv2 packets received from the vNIC.
     sum rdma_rx_packets = "rdma-rx-packets",
     /// RoCEv2 packets handed to the vNIC's port.

@@ -109,7 +109,7 @@ fn one(
     let Decision { action, watch, refused } = decide(cx, meta, head, source, connections);
     cx.counters.nft_misses.add(1);
     if meta.direction() == Direction::Out {
-        cx.counters.vnic(meta.vnic as usize).misses.add(1);
+        cx.counters.vnic(meta.vnic as usize).nft_misses.add(1);
     }
     meta.entry = nft.insert(meta.key, meta.hash, action, cx.now.tick);
     match (nft.entry_mut(meta.entry), refused) {

@@ -6,7 +6,7 @@ use vswitch_api::v1;
 use vswitch_api::v1::forwarding_server::Forwarding;
 
 use super::refusal::{Problem, Problems};
-use super::service::service;
+use super::service::{counted, service};
 use crate::controller::Controller;
 use crate::view;
 use crate::view::buffers::{PortHolds, buffers};
@@ -67,67 +67,42 @@ fn get_forwarding_stats(
     let mode = MODES.into_iter().find(|(_, mode)| *mode == switch.mode()).map_or("", |(name, _)| name);
     let [(_, rx_nombuf), (_, imissed), (_, ierrors), (_, oerrors)] = view::drivers(switch);
     let pool = switch.mempool();
-    // All of them: one that is new has no way around this.
-    let PipelineTotals {
-        received,
-        originated,
-        offloaded,
-        copies,
-        sent,
-        consumed,
-        queued,
-        waiting,
-        waited,
-        rdma_marked,
-        tcp_marked,
-        nft_hits,
-        nft_misses,
-        nft_stale,
-        encapsulated,
-        decapsulated,
-        local,
-        ecn_ce,
-        fragments,
-        roce_unknown,
-        cm_unknown,
-        checksums_filled,
-        neighbours_answered,
-        service_requests,
-        bfd_packets,
-    } = totals.pipeline;
-    Ok(v1::GetForwardingStatsResponse {
-        mode: mode.into(),
-        state: if switch.is_forwarding() { "forwarding" } else { "stopped" }.into(),
-        received,
-        originated,
-        offloaded,
-        copies,
-        sent,
-        consumed,
-        queued,
-        waiting,
-        waited,
-        rdma_marked,
-        tcp_marked,
-        nft_hits,
-        nft_misses,
-        nft_stale,
-        encapsulated,
-        decapsulated,
-        local,
-        ecn_ce,
-        fragments,
-        roce_unknown,
-        cm_unknown,
-        checksums_filled,
-        neighbours_answered,
-        service_requests,
-        bfd_packets,
-        dropped: totals.dropped(),
-        drops: dropped,
-        ports: Some(v1::DriverTotals { rx_nombuf, imissed, ierrors, oerrors }),
-        mbufs: Some(v1::BufferUse { in_use: pool.in_use() as u64, capacity: pool.capacity() as u64 }),
-    })
+    Ok(counted!(
+        PipelineTotals {
+            received,
+            originated,
+            offloaded,
+            copies,
+            sent,
+            consumed,
+            queued,
+            waiting,
+            waited,
+            rdma_marked,
+            tcp_marked,
+            nft_hits,
+            nft_misses,
+            nft_stale,
+            encapsulated,
+            decapsulated,
+            local,
+            ecn_ce,
+            fragments,
+            roce_unknown,
+            cm_unknown,
+            checksums_filled,
+            neighbours_answered,
+            service_requests,
+            bfd_packets,
+        } = totals.pipeline => v1::GetForwardingStatsResponse {
+            mode: mode.into(),
+            state: if switch.is_forwarding() { "forwarding" } else { "stopped" }.into(),
+            dropped: totals.dropped(),
+            drops: dropped,
+            ports: Some(v1::DriverTotals { rx_nombuf, imissed, ierrors, oerrors }),
+            mbufs: Some(v1::BufferUse { in_use: pool.in_use() as u64, capacity: pool.capacity() as u64 }),
+        }
+    ))
 }
 
 fn clear_forwarding_stats(

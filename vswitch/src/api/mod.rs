@@ -44,7 +44,7 @@ pub use configuration::reload;
 pub use connection::{Accepted, Role};
 use connection::{Caller, Places};
 pub use flow_rules::{ManualRules, message as flow_rule};
-pub use json::json;
+pub use json::{counts, json};
 pub use kinds::object;
 use refusal::Problem;
 use tcp::Tcp;

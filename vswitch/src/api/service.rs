@@ -60,3 +60,13 @@ macro_rules! service {
     }};
 }
 pub(super) use service;
+
+/// A message with the fields of a block of counters, by their names, beside others. All of the block: a counter that is new does not
+/// compile until it is told.
+macro_rules! counted {
+    ($totals:ident { $($field:ident),* $(,)? } = $value:expr => v1::$message:ident { $($rest:tt)* }) => {{
+        let $totals { $($field),* } = $value;
+        v1::$message { $($field,)* $($rest)* }
+    }};
+}
+pub(super) use counted;

@@ -14,7 +14,7 @@ use wire::{MacAddr, Vni};
 
 use super::named::{self, texts};
 use super::refusal::{Problem, Problems};
-use super::service::service;
+use super::service::{counted, service};
 use crate::config::InnerVlan;
 use crate::controller::Controller;
 use crate::switch::Switch;
@@ -76,47 +76,34 @@ fn vnic_state(switch: &Switch, snapshot: &Snapshot, vnic: &Vnic) -> v1::VnicStat
         .allowed
         .iter()
         .map(|pair| v1::AllowedPair { ip: pair.prefix.to_string(), mac: pair.mac.to_string() });
-    // All of them: one that is new has no way around this.
-    let VnicTotals {
-        rx_packets,
-        rx_bytes,
-        tx_packets,
-        tx_bytes,
-        drops,
-        misses,
-        rdma_rx_packets,
-        rdma_tx_packets,
-        qps_opened,
-        qps_refused,
-        qp_drops,
-        qps_rejected,
-        cm_messages,
-    } = view::vnic(switch, vnic.index);
-    v1::VnicState {
-        name: vnic.name.clone(),
-        vpc: vpc.map(|vpc| vpc.name.clone()).unwrap_or_default(),
-        vni: vpc.map(|vpc| vpc.vni.get()).unwrap_or_default(),
-        mac: vnic.mac.to_string(),
-        vips: texts(&vnic.vips),
-        mtu: vnic.mtu.into(),
-        port: switch.ports().get(vnic.port).map_or("none".into(), |port| port.name.clone()),
-        vlan: vnic.vlan.map(Into::into),
-        guarded: vnic.guarded,
-        allowed: allowed.collect(),
-        rx_packets,
-        rx_bytes,
-        tx_packets,
-        tx_bytes,
-        drops,
-        nft_misses: misses,
-        rdma_rx_packets,
-        rdma_tx_packets,
-        qps_opened,
-        qps_refused,
-        qp_drops,
-        qps_rejected,
-        cm_messages,
-    }
+    counted!(
+        VnicTotals {
+            rx_packets,
+            rx_bytes,
+            tx_packets,
+            tx_bytes,
+            drops,
+            nft_misses,
+            rdma_rx_packets,
+            rdma_tx_packets,
+            qps_opened,
+            qps_refused,
+            qp_drops,
+            qps_rejected,
+            cm_messages,
+        } = view::vnic(switch, vnic.index) => v1::VnicState {
+            name: vnic.name.clone(),
+            vpc: vpc.map(|vpc| vpc.name.clone()).unwrap_or_default(),
+            vni: vpc.map(|vpc| vpc.vni.get()).unwrap_or_default(),
+            mac: vnic.mac.to_string(),
+            vips: texts(&vnic.vips),
+            mtu: vnic.mtu.into(),
+            port: switch.ports().get(vnic.port).map_or("none".into(), |port| port.name.clone()),
+            vlan: vnic.vlan.map(Into::into),
+            guarded: vnic.guarded,
+            allowed: allowed.collect(),
+        }
+    )
 }
 
 fn list_locations(

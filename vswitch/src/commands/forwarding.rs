@@ -5,6 +5,7 @@ use vswitch_api::v1::forwarding_client::ForwardingClient;
 use vswitch_api::v1::observe_client::ObserveClient;
 
 use super::{Entry, Session, View, ask, count, shown, told};
+use crate::api;
 use crate::console::{Args, CommandError, Output, Table};
 
 pub(super) fn commands() -> Vec<Entry> {
@@ -142,36 +143,8 @@ fn sorted(counts: &std::collections::HashMap<String, u64>) -> Vec<(&String, &u64
 impl View for v1::GetForwardingStatsResponse {
     fn text(&self) -> String {
         let mut table = Table::bare(2);
-        let counts = [
-            ("received", self.received),
-            ("originated", self.originated),
-            ("offloaded", self.offloaded),
-            ("copies", self.copies),
-            ("sent", self.sent),
-            ("consumed", self.consumed),
-            ("queued", self.queued),
-            ("waiting", self.waiting),
-            ("waited", self.waited),
-            ("rdma-marked", self.rdma_marked),
-            ("tcp-marked", self.tcp_marked),
-            ("nft-hits", self.nft_hits),
-            ("nft-misses", self.nft_misses),
-            ("nft-stale", self.nft_stale),
-            ("encapsulated", self.encapsulated),
-            ("decapsulated", self.decapsulated),
-            ("local", self.local),
-            ("ecn-ce", self.ecn_ce),
-            ("fragments", self.fragments),
-            ("roce-unknown", self.roce_unknown),
-            ("cm-unknown", self.cm_unknown),
-            ("checksums-filled", self.checksums_filled),
-            ("neighbours-answered", self.neighbours_answered),
-            ("service-requests", self.service_requests),
-            ("bfd-packets", self.bfd_packets),
-            ("dropped", self.dropped),
-        ];
-        for (name, value) in counts {
-            table.row([name.to_string(), value.to_string()]);
+        for (name, value) in api::counts(self) {
+            table.row([name, value.to_string()]);
         }
         for (name, value) in sorted(&self.drops) {
             table.row([format!("  {name}"), value.to_string()]);
