@@ -5,6 +5,7 @@ use pipelines::watch::Stage;
 use vswitch_api::v1;
 use vswitch_api::v1::forwarding_server::Forwarding;
 
+use super::observe::by_reason;
 use super::refusal::{Problem, Problems};
 use super::service::{counted, service};
 use crate::controller::Controller;
@@ -62,8 +63,6 @@ fn get_forwarding_stats(
 ) -> Result<v1::GetForwardingStatsResponse, Problem> {
     let switch = &controller.switch;
     let totals = view::totals(switch);
-    let dropped = totals.drops.iter().filter(|(_, count)| **count > 0);
-    let dropped = dropped.map(|(reason, count)| ((*reason).to_owned(), *count)).collect();
     let mode = MODES.into_iter().find(|(_, mode)| *mode == switch.mode()).map_or("", |(name, _)| name);
     let [(_, rx_nombuf), (_, imissed), (_, ierrors), (_, oerrors)] = view::drivers(switch);
     let pool = switch.mempool();
@@ -98,7 +97,7 @@ fn get_forwarding_stats(
             mode: mode.into(),
             state: if switch.is_forwarding() { "forwarding" } else { "stopped" }.into(),
             dropped: totals.dropped(),
-            drops: dropped,
+            drops: by_reason(&totals),
             ports: Some(v1::DriverTotals { rx_nombuf, imissed, ierrors, oerrors }),
             mbufs: Some(v1::BufferUse { in_use: pool.in_use() as u64, capacity: pool.capacity() as u64 }),
         }

@@ -142,15 +142,17 @@ impl Control {
         what: &'static str,
         work: impl Fn(&mut Controller) -> T + Clone + Send + 'static,
     ) -> Result<T, Problem> {
-        let attempt = self.ask(what, |controller| controller.switch.new_attempt()).await?;
+        let mut attempt = None;
         loop {
             let work = work.clone();
             let tried = self.ask(what, move |controller| {
-                controller.switch.begin_try(attempt);
+                let number = attempt.unwrap_or_else(|| controller.switch.new_attempt());
+                controller.switch.begin_try(number);
                 let result = work(controller);
-                (result, controller.switch.end_try())
+                (number, result, controller.switch.end_try())
             });
-            let (result, next) = tried.await?;
+            let (number, result, next) = tried.await?;
+            attempt = Some(number);
             match next {
                 Next::Answer => return Ok(result),
                 Next::AnswerWhenClosed => {
@@ -163,7 +165,7 @@ impl Control {
                     return Ok(result);
                 }
                 Next::TryAgain => {
-                    while !self.ask(what, move |controller| controller.switch.is_ripe(attempt)).await? {
+                    while !self.ask(what, move |controller| controller.switch.is_ripe(number)).await? {
                         tokio::time::sleep(PORTS_EVERY).await;
                     }
                 }
@@ -210,8 +212,6 @@ async fn serve(
         accepted.into_connection(&places).map(Ok::<_, std::io::Error>)
     });
     let (health, health_service) = tonic_health::server::health_reporter();
-    health.set_serving::<ObjectsServer<objects::Service>>().await;
-    health.set_serving::<ObserveServer<observe::Service>>().await;
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(vswitch_api::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -219,6 +219,7 @@ async fn serve(
     let mut routes = Routes::new(health_service).add_service(reflection);
     macro_rules! serve {
         ($($room:ident: $server:ident,)*) => {$(
+            health.set_serving::<$server<$room::Service>>().await;
             let service = $room::Service::new(control.clone());
             routes = routes.add_service($server::new(service).max_decoding_message_size(MESSAGE));
         )*};

@@ -1,5 +1,6 @@
 //! The service `Observe`: what the switch does.
 
+use std::collections::HashMap;
 use std::time::{Instant, SystemTime};
 
 use prost_types::value::Kind;
@@ -68,9 +69,14 @@ fn port_counters(controller: &mut Controller, names: &[String]) -> Result<Vec<v1
     names.iter().map(one).collect()
 }
 
+/// Packets that were dropped, by reason.
+pub(super) fn by_reason(totals: &view::Totals) -> HashMap<String, u64> {
+    let dropped = totals.drops.iter().filter(|(_, count)| **count > 0);
+    dropped.map(|(reason, count)| ((*reason).to_owned(), *count)).collect()
+}
+
 fn drops(controller: &mut Controller) -> v1::Drops {
-    let drops = view::totals(&controller.switch).drops.into_iter().filter(|(_, count)| *count > 0);
-    v1::Drops { by_reason: drops.map(|(reason, count)| (reason.to_owned(), count)).collect() }
+    v1::Drops { by_reason: by_reason(&view::totals(&controller.switch)) }
 }
 
 fn names(controller: &mut Controller, of: &str) -> Vec<String> {

@@ -157,7 +157,7 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// Reads the keys, and listens.
+    /// Listens at the address of a config; who may come in is said by the keys.
     ///
     /// # Errors
     /// [`TcpError`].

@@ -36,24 +36,23 @@ pub(super) fn create_object(session: &Session, object: v1::Object) -> Result<v1:
 
 /// Has an object that there is be as this says, whole.
 pub(super) fn set(session: &Session, kind: Kind, value: &impl Serialize) -> Result<v1::Entry, CommandError> {
-    let request = v1::UpdateRequest {
-        object: object(kind, value)?,
-        wait: true,
-        force: true,
-        ..v1::UpdateRequest::default()
-    };
-    ask!(session, ObjectsClient.update(request))
+    change(session, object(kind, value)?.unwrap_or_default(), &[])
 }
 
-/// Sets the fields at these paths as they are in `object`.
+/// Sets the fields at these paths as they are in `spec`.
 pub(super) fn update(
     session: &Session,
-    object: v1::object::Spec,
+    spec: v1::object::Spec,
     paths: &[&str],
 ) -> Result<v1::Entry, CommandError> {
+    change(session, v1::Object { spec: Some(spec) }, paths)
+}
+
+/// Without paths all of it.
+fn change(session: &Session, object: v1::Object, paths: &[&str]) -> Result<v1::Entry, CommandError> {
     let paths = paths.iter().map(|path| (*path).to_owned()).collect();
     let request = v1::UpdateRequest {
-        object: Some(v1::Object { spec: Some(object) }),
+        object: Some(object),
         update_mask: Some(FieldMask { paths }),
         wait: true,
         force: true,
@@ -62,11 +61,13 @@ pub(super) fn update(
     ask!(session, ObjectsClient.update(request))
 }
 
+fn deletion(kind: Kind, id: impl Into<String>) -> v1::DeleteRequest {
+    v1::DeleteRequest { key: key(kind, id), wait: true, force: true, ..v1::DeleteRequest::default() }
+}
+
 /// Takes an object away.
 pub(super) fn delete(session: &Session, kind: Kind, id: &str) -> Result<v1::DeleteResponse, CommandError> {
-    let request =
-        v1::DeleteRequest { key: key(kind, id), force: true, wait: true, ..v1::DeleteRequest::default() };
-    ask!(session, ObjectsClient.delete(request))
+    ask!(session, ObjectsClient.delete(deletion(kind, id)))
 }
 
 /// An object, if there is one of this id.
@@ -79,7 +80,7 @@ pub(super) fn find(session: &Session, kind: Kind, id: &str) -> Result<Option<v1:
     }
 }
 
-/// All objects of a kind, and the revision in which they are all so.
+/// All objects of a kind, page by page.
 pub(super) fn list(session: &Session, kind: Kind) -> Result<Vec<v1::Entry>, CommandError> {
     let (mut entries, mut page_token) = (Vec::new(), String::new());
     loop {
@@ -94,7 +95,7 @@ pub(super) fn list(session: &Session, kind: Kind) -> Result<Vec<v1::Entry>, Comm
 }
 
 pub(super) fn to_delete(kind: Kind, id: impl Into<String>) -> Operation {
-    Operation::Delete(v1::DeleteRequest { key: key(kind, id), force: true, ..v1::DeleteRequest::default() })
+    Operation::Delete(deletion(kind, id))
 }
 
 /// Carries operations out as one.

@@ -132,7 +132,9 @@ impl Session {
         let text = texts.join("\n");
         // Those that had no room among the details are in the status, shortened.
         let text = if text.is_empty() { status.message().to_owned() } else { text };
-        let field = first.field.rsplit(['.', ']']).next().unwrap_or_default();
+        // Of `vnic.vips[0]` the argument is `vips`.
+        let field =
+            first.field.rsplit('.').next().and_then(|field| field.split('[').next()).unwrap_or_default();
         CommandError::new(text).of_argument(field).not_found(status.code() == Code::NotFound)
     }
 }

@@ -131,8 +131,10 @@ impl Switch {
         let snapshot = self.topology.snapshot().clone();
         let vnics: HashMap<&str, u32> =
             snapshot.vnics.iter().flatten().map(|vnic| (vnic.name.as_str(), vnic.index)).collect();
-        let uplinks: HashMap<&str, u16> =
-            (0..u16::MAX).map_while(|index| Some((snapshot.uplink(index)?.name.as_str(), index))).collect();
+        let uplinks: HashMap<&str, u16> = (0..)
+            .zip(&snapshot.uplinks)
+            .filter_map(|(index, uplink)| Some((uplink.as_ref()?.name.as_str(), index)))
+            .collect();
         let (now, mut floats) = (Instant::now(), false);
         // Held against the rules of this process with each connection's next packet.
         let epoch = snapshot.security.epoch.wrapping_sub(1);
