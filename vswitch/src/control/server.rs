@@ -96,26 +96,8 @@ impl Server {
         // Two switches that start at once must not both find the same stale socket and remove each other's.
         let _lock = lock(folder).map_err(system("lock", folder))?;
         make_way(path)?;
-        // Bound inside a folder nobody else can enter, narrowed, and only then put in its place: at no moment
-        // can another user connect. Linking refuses what is there already, unlike renaming.
-        let hidden = folder.join(format!(".v{}", std::process::id()));
-        let _ = fs::remove_file(hidden.join("s"));
-        let _ = fs::remove_dir(&hidden);
-        DirBuilder::new().mode(0o700).create(&hidden).map_err(system("create", &hidden))?;
-        let bound = hidden.join("s");
-        let listener = StdListener::bind(&bound).map_err(system("bind", &bound)).and_then(|listener| {
-            if group.is_some() {
-                chown(&bound, None, group).map_err(system("give to its group", &bound))?;
-            }
-            let mode = if group.is_some() { 0o660 } else { 0o600 };
-            fs::set_permissions(&bound, Permissions::from_mode(mode)).map_err(system("protect", &bound))?;
-            fs::hard_link(&bound, path).map_err(system("create", path))?;
-            listener.set_nonblocking(true).map_err(system("set up", path))?;
-            Ok(listener)
-        });
-        let _ = fs::remove_file(&bound);
-        let _ = fs::remove_dir(&hidden);
-        let listener = listener?;
+        // Linking refuses what is there already, unlike renaming.
+        let listener = bind_unseen(path, group, |bound, path| fs::hard_link(bound, path))?;
         let inode = fs::symlink_metadata(path).map_err(system("see", path))?.ino();
         let role = if group.is_some() { Role::Reader } else { Role::Owner };
         Ok(Self { role, listener, socket: SocketFile { path: path.to_owned(), inode } })
@@ -151,6 +133,35 @@ impl Server {
             }
         }
     }
+}
+
+/// Binds a socket for this user, or for the members of a group, and has `place` put it at its path: bound inside a folder nobody else
+/// can enter, and narrowed there, so that at no moment anybody else can connect.
+pub(crate) fn bind_unseen(
+    path: &Path,
+    group: Option<u32>,
+    place: fn(&Path, &Path) -> io::Result<()>,
+) -> Result<StdListener, BindError> {
+    let system = |what, path: &Path| {
+        let path = path.to_owned();
+        move |source| BindError::System { what, path, source }
+    };
+    let hidden = path.with_file_name(format!(".v{}", std::process::id()));
+    let _ = fs::remove_dir_all(&hidden);
+    DirBuilder::new().mode(0o700).create(&hidden).map_err(system("create", &hidden))?;
+    let bound = hidden.join("s");
+    let listener = StdListener::bind(&bound).map_err(system("bind", &bound)).and_then(|listener| {
+        if group.is_some() {
+            chown(&bound, None, group).map_err(system("give to its group", &bound))?;
+        }
+        let mode = if group.is_some() { 0o660 } else { 0o600 };
+        fs::set_permissions(&bound, Permissions::from_mode(mode)).map_err(system("protect", &bound))?;
+        place(&bound, path).map_err(system("create", path))?;
+        listener.set_nonblocking(true).map_err(system("set up", path))?;
+        Ok(listener)
+    });
+    let _ = fs::remove_dir_all(&hidden);
+    listener
 }
 
 /// The socket's file; removed when dropped, unless somebody has put another in its place.

@@ -1,9 +1,7 @@
 //! The old process's side: a socket on which a new one asks, and the steps by which it lets go.
 
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +12,7 @@ use tokio::task::JoinHandle;
 use super::tables::Chunk;
 use super::wire::{Link, Message};
 use super::{HandoverError, VERSION, socket_beside};
+use crate::control::server::{BindError, bind_unseen};
 
 /// How long a message may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -42,22 +41,15 @@ impl Door {
     /// Opens it beside a control socket, for this user alone; in place of what another process of this user has left there.
     ///
     /// # Errors
-    /// The system's.
-    pub fn open(control: &Path, successors: mpsc::Sender<Successor>) -> io::Result<Self> {
+    /// [`BindError`].
+    pub fn open(control: &Path, successors: mpsc::Sender<Successor>) -> Result<Self, BindError> {
         let path = socket_beside(control);
-        // Made where nobody else can enter, and moved: at no moment can another user connect.
-        let hidden = path.with_extension(format!("upgrade{}", std::process::id()));
-        let _ = fs::remove_dir_all(&hidden);
-        DirBuilder::new().mode(0o700).create(&hidden)?;
-        let made = hidden.join("s");
-        let bound = StdListener::bind(&made).and_then(|listener| {
-            fs::set_permissions(&made, Permissions::from_mode(0o600))?;
-            listener.set_nonblocking(true)?;
-            fs::rename(&made, &path)?;
-            Ok(listener)
-        });
-        let _ = fs::remove_dir_all(&hidden);
-        let listener = UnixListener::from_std(bound?)?;
+        let listener = bind_unseen(&path, None, |bound, path| fs::rename(bound, path))?;
+        let listener = UnixListener::from_std(listener).map_err(|source| BindError::System {
+            what: "serve",
+            path: path.clone(),
+            source,
+        })?;
         let serving = tokio::spawn(serve(listener, successors));
         Ok(Self { path, is_kept: false, serving })
     }
