@@ -65,7 +65,7 @@ fn vnics_count_their_traffic() {
     world.pass(1, &frame);
     world.pass(1, &v4(A, B).cnp(5, Qpn::truncated(3)));
     let (a, b) = (world.worker.counters.vnic(0), world.worker.counters.vnic(1));
-    assert_eq!((a.rx_packets.get(), a.tx_packets.get(), a.misses.get(), a.drops.get()), (2, 0, 2, 0));
+    assert_eq!((a.rx_packets.get(), a.tx_packets.get(), a.nft_misses.get(), a.drops.get()), (2, 0, 2, 0));
     assert!(a.rx_bytes.get() > frame.len() as u64);
     assert_eq!((b.tx_packets.get(), b.rdma_tx_packets.get(), a.rdma_rx_packets.get()), (1, 1, 1));
 }

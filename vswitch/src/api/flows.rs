@@ -10,11 +10,8 @@ use vswitch_api::v1::flows_server::Flows;
 use super::refusal::Problems;
 use super::service::service;
 use crate::controller::Controller;
-use crate::view::flow::Ends;
+use crate::view::flow::{Ends, each};
 use crate::worker::WorkerCommand;
-
-/// Flows read from a worker at a time.
-const PAGE: usize = 64;
 
 service! { Flows {
     reads list_flows(ListFlowsRequest) -> ListFlowsResponse: "listing flows",
@@ -27,32 +24,27 @@ fn list_flows(
 ) -> Result<v1::ListFlowsResponse, Problems> {
     let snapshot = controller.switch.snapshot();
     let (mut flows, mut entries) = (Vec::new(), 0);
-    for (number, worker) in controller.switch.pool().workers.iter().enumerate() {
-        let mut from = Some(0);
-        while let Some(start) = from {
-            let page = worker.mailbox().ask(|reply| WorkerCommand::Nft(start, PAGE, reply))?;
-            entries += page.entries.len() as u64;
-            let room = (request.count as usize).saturating_sub(flows.len());
-            flows.extend(page.entries.iter().take(room).map(|flow| {
-                let ends = Ends::of(&flow.key, snapshot);
-                let idle = f64::from(page.tick.wrapping_sub(flow.last_seen)) * f64::from(pipelines::TICK_MS);
-                v1::FlowState {
-                    worker: number as u32,
-                    from: ends.from,
-                    source: ends.source,
-                    destination: ends.destination,
-                    proto: ends.proto.into(),
-                    ports: ends.ports,
-                    class: ends.class.into(),
-                    action: action(flow, snapshot),
-                    packets: flow.packets,
-                    bytes: flow.bytes,
-                    idle_seconds: idle / 1000.0,
-                }
-            }));
-            from = page.next;
+    each(controller.switch.pool(), |worker, flow, now| {
+        entries += 1;
+        if flows.len() >= request.count as usize {
+            return;
         }
-    }
+        let ends = Ends::of(&flow.key, snapshot);
+        let idle = f64::from(now.wrapping_sub(flow.last_seen)) * f64::from(pipelines::TICK_MS);
+        flows.push(v1::FlowState {
+            worker: worker as u32,
+            from: ends.from,
+            source: ends.source,
+            destination: ends.destination,
+            proto: ends.proto.into(),
+            ports: ends.ports,
+            class: ends.class.into(),
+            action: action(flow, snapshot),
+            packets: flow.packets,
+            bytes: flow.bytes,
+            idle_seconds: idle / 1000.0,
+        });
+    })?;
     Ok(v1::ListFlowsResponse { flows, entries })
 }
 

@@ -1,8 +1,31 @@
-//! A flow's key in words.
+//! The flows of the NFT, and a flow's key in words.
 
 use pipelines::flow_key::{FlowKey, FlowPorts, Scope};
+use pipelines::nft::NftEntry;
 use pipelines::snapshot::Snapshot;
 use pipelines::stage::key::CLASS_NAMES;
+
+use crate::worker::mailbox::WorkerError;
+use crate::worker::{Pool, WorkerCommand};
+
+/// Entries of an NFT read at a time.
+const PAGE: usize = 64;
+
+/// Goes through the NFTs of all workers: the worker's number, an entry, and the worker's time in ticks.
+///
+/// # Errors
+/// [`WorkerError`].
+pub fn each(pool: &Pool, mut visit: impl FnMut(usize, &NftEntry, u32)) -> Result<(), WorkerError> {
+    for (number, worker) in pool.workers.iter().enumerate() {
+        let mut from = Some(0);
+        while let Some(start) = from {
+            let page = worker.mailbox().ask(|reply| WorkerCommand::Nft(start, PAGE, reply))?;
+            page.entries.iter().for_each(|entry| visit(number, entry, page.tick));
+            from = page.next;
+        }
+    }
+    Ok(())
+}
 
 /// Where a flow comes from and goes to, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,10 +16,7 @@ use crate::api::refusal::{Problem, Problems};
 use crate::config::error::quote;
 use crate::controller::Controller;
 use crate::switch::offload::FlowState;
-use crate::worker::WorkerCommand;
-
-/// Entries of an NFT read at a time.
-const PAGE: usize = 64;
+use crate::view::flow::each;
 
 struct Meant {
     scope: Scope,
@@ -128,20 +125,13 @@ pub(super) fn selected(
     }
     let qpn = meant.qpn();
     let mut found: Vec<FlowState> = Vec::new();
-    for worker in &controller.switch.pool().workers {
-        let mut from = Some(0);
-        while let Some(start) = from {
-            let page = worker.mailbox().ask(|reply| WorkerCommand::Nft(start, PAGE, reply))?;
-            for flow in page.entries.iter().filter(|flow| meant.is(&flow.key)) {
-                let selector = FlowSelector { key: flow.key, qpn, source_port: None };
-                let status = Status::Software(Why::Cold);
-                if !found.iter().any(|other| other.selector == selector) {
-                    found.push(FlowState { selector, status, rate: Rate::default() });
-                }
-            }
-            from = page.next;
+    each(controller.switch.pool(), |_, flow, _| {
+        let selector = FlowSelector { key: flow.key, qpn, source_port: None };
+        if meant.is(&flow.key) && !found.iter().any(|other| other.selector == selector) {
+            let status = Status::Software(Why::Cold);
+            found.push(FlowState { selector, status, rate: Rate::default() });
         }
-    }
+    })?;
     if found.is_empty() {
         let message = "there is no such flow; `show nft` and `show offload flows` list them";
         return Err(Problem::new(Code::NotFound, "flow", message.into()).into());
