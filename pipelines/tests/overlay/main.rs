@@ -19,6 +19,7 @@ mod routing;
 mod routing_stations;
 mod routing_targets;
 mod security;
+mod security_model;
 mod services;
 mod sources;
 mod state;
