@@ -89,7 +89,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         let (config, owners) = restored(options.config)?;
         config.validate()?;
         predecessor.take()?;
-        switch.succeed(config, &tables)?;
+        switch.succeed(config, &tables, &api.socket)?;
         let sockets = Sockets::bind(&api)?;
         (switch, owners, sockets, None, Some(predecessor))
     } else {
@@ -100,7 +100,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
             _ => None,
         };
         let (config, owners) = restored(options.config)?;
-        (Switch::start(config)?, owners, sockets, tcp, None)
+        (Switch::start_anew(config, Some(&api.socket))?, owners, sockets, tcp, None)
     };
     switch.set_state_file(state_file.as_deref());
     switch.set_config_file(file);

@@ -413,6 +413,20 @@ impl ConnectionKeeper {
         self.keeper.is_busy()
     }
 
+    /// Shows `look_at` slot, key and state of each connection in up to `budget` slots from slot `from` on; `true` when there are more
+    /// behind them.
+    pub fn visit(
+        &self,
+        from: u32,
+        budget: u32,
+        mut look_at: impl FnMut(u32, ConnectionKey, ConnectionState),
+    ) -> bool {
+        let show = |seen: ConnectionView| {
+            look_at(seen.slot, ConnectionKey::from_words(seen.key), self.connections.record(seen.slot).state);
+        };
+        self.keeper.visit(from, budget, show).is_some()
+    }
+
     /// Up to `limit` connections, from slot `from` on, and where to go on (`None` at the end).
     pub fn scan(&self, from: u32, limit: usize) -> (Vec<ConnectionView>, Option<u32>) {
         self.keeper.scan(from, limit)

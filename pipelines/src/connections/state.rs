@@ -51,12 +51,6 @@ impl ConnectionState {
         )
     }
 
-    /// A TCP connection taken up in the middle, by a packet of the side that did not open it; `out`: the vNIC opened it.
-    pub const fn answered(out: bool) -> Self {
-        let opened = Self::opened(out, 0, true, 0);
-        Self(opened.0 | Self::ANSWERED)
-    }
-
     /// In one word, for another process.
     pub const fn bits(self) -> u32 {
         self.0

@@ -348,16 +348,13 @@ impl End<'_> {
     }
 
     fn unknown(&self, key: &ConnectionKey, refusal: Watch) -> Judgement {
+        // Never by an answer: whoever sends one may make it up, and rules let nobody begin that way.
         let is_under_way = self.is_tcp() && self.connections.picks_up(self.vnic, self.cx.now.tick);
-        let state = if (self.opens() || is_under_way) && self.allows(self.out, None) {
-            self.opened()
-        } else if is_under_way && !self.begins() && self.allows(!self.out, None) {
-            // What the other side was allowed to open: its answers go on, though it may have nothing more to say.
-            ConnectionState::answered(!self.out)
-        } else {
+        if !((self.opens() || is_under_way) && self.allows(self.out, None)) {
             // Of queue pairs, requests and answers are one flow.
             return self.refused(refusal, self.meta.key.class() == 0);
-        };
+        }
+        let state = self.opened();
         if self.tcp_flags() & flags::RST != 0 {
             return Judgement { lasts: false, ..Judgement::PASSES };
         }

@@ -377,30 +377,17 @@ fn security_connections_under_way_are_taken_up_for_a_while_by_what_rules_allow()
 }
 
 #[test]
-fn security_connections_under_way_are_taken_up_by_answers_too() {
-    let (out, back) = (v4(A, R), v4(R, A));
-    let answer = |port, flags| inward(back.tcp(80, port, flags, b"page"));
+fn security_connections_under_way_are_not_taken_up_by_answers() {
+    use wire::tcp::flags::{FIN, PSH, RST};
+    let back = v4(R, A);
     let mut world = plain();
-    let now = world.now.tick;
     secure(&mut world, &[group(&[])], &[(A, &[0])]);
-    world.shared.connections.pick_up_until(0, now + 10);
-    assert!(!passes(&mut world, UPLINK, &answer(999, SYN)), "the peer may not begin");
-    // Who asked may have nothing more to say: a download.
-    assert!(passes(&mut world, UPLINK, &answer(1000, ACK)) && passes(&mut world, UPLINK, &answer(1000, ACK)));
-    assert!(passes(&mut world, 1, &out.tcp(1000, 80, ACK, b"")));
-    // In the middle of its handshake.
-    assert!(
-        passes(&mut world, UPLINK, &answer(1001, SYN | ACK))
-            && passes(&mut world, 1, &out.tcp(1001, 80, ACK, b""))
-    );
-    world.now = pipelines::Now::from_ns(world.now.ns + 2_000_000_000);
-    for port in [1000, 1001] {
-        assert!(passes(&mut world, UPLINK, &answer(port, ACK)), "it goes on");
-    }
-    assert!(!passes(&mut world, UPLINK, &answer(1002, ACK)), "later nothing is taken up");
-    // What rules let neither side open is not taken up.
-    let mut world = plain();
-    secure(&mut world, &[Group { allows_out: false, ..group(&[]) }], &[(A, &[0])]);
     world.shared.connections.pick_up_until(0, world.now.tick + 10);
-    assert!(!passes(&mut world, UPLINK, &answer(1000, ACK)));
+    let refused = drops(&world, DropReason::SECURITY_IN);
+    let kinds = [0, SYN, ACK, SYN | ACK, FIN, FIN | ACK, PSH | ACK, RST, RST | ACK, 0x3f, 0xff];
+    for (port, flags) in (1000..).zip(kinds) {
+        assert!(!passes(&mut world, UPLINK, &inward(back.tcp(80, port, flags, b"made up"))), "{flags:#x}");
+    }
+    assert_eq!(drops(&world, DropReason::SECURITY_IN), refused + kinds.len() as u64);
+    assert_eq!(world.shared.connections.ledger().count(0), 0, "none of them has a place");
 }

@@ -6,8 +6,8 @@
 //!                    ◄─────────────────  who it is, or why not
 //!   DPDK, buffers, tables, workers       goes on forwarding
 //!   freeze           ─────────────────►  answers no more requests
-//!                    ◄─────────────────  next hops, queue pairs, connections, floating addresses, in chunks
-//!   take             ─────────────────►  closes its ports and its sockets
+//!                    ◄─────────────────  next hops, queue pairs, floating addresses, in chunks
+//!   take             ─────────────────►  closes its ports and sockets, leaves its connections in their file
 //!                    ◄─────────────────  released
 //!   opens ports, forwards, opens sockets
 //!   done             ─────────────────►  ends

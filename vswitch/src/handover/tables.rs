@@ -1,4 +1,5 @@
 //! What the new process gets of the old one's tables: everything by names and addresses, for numbers are each process's own.
+//! Connections are not among it: they are in a file, complete when the old process has let go (`switch::connections::file`).
 
 use std::net::IpAddr;
 
@@ -17,8 +18,6 @@ pub enum Chunk {
     Neighbours(Vec<(String, IpAddr, [u8; 6])>),
     /// Admitted queue pairs of a vNIC: peer, and its queue pair.
     QueuePairs(String, Vec<(IpAddr, u32)>),
-    /// Connections of a vNIC: key, and state.
-    Connections(String, Vec<([u64; 6], u32)>),
     /// Addresses that float at a vNIC, with their MACs.
     Floating(String, Vec<(IpAddr, [u8; 6])>),
 }
@@ -28,7 +27,6 @@ impl Chunk {
         match self {
             Self::Neighbours(rows) => rows.len(),
             Self::QueuePairs(_, rows) => rows.len(),
-            Self::Connections(_, rows) => rows.len(),
             Self::Floating(_, rows) => rows.len(),
         }
     }
@@ -54,13 +52,12 @@ impl Tables {
         &self.chunks
     }
 
-    /// How many rows there are: next hops, queue pairs, connections, floating addresses.
-    pub fn counts(&self) -> [usize; 4] {
+    /// How many rows there are: next hops, queue pairs, floating addresses.
+    pub fn counts(&self) -> [usize; 3] {
         let of = |is: fn(&Chunk) -> bool| self.chunks.iter().filter(|chunk| is(chunk)).map(Chunk::rows).sum();
         [
             of(|chunk| matches!(chunk, Chunk::Neighbours(_))),
             of(|chunk| matches!(chunk, Chunk::QueuePairs(..))),
-            of(|chunk| matches!(chunk, Chunk::Connections(..))),
             of(|chunk| matches!(chunk, Chunk::Floating(..))),
         ]
     }

@@ -26,16 +26,29 @@ pub(super) fn unpredictable() -> u64 {
     RandomState::new().hash_one(std::time::Instant::now())
 }
 
-/// Replaces a file by a new one that only its owner reads; after a crash it is either the old or the new one.
-pub(crate) fn write_whole(path: &std::path::Path, text: &str) -> std::io::Result<()> {
-    use std::io::Write;
+/// FNV-1a, 64 bits: finds accidents, which is all that is asked of it.
+pub(crate) fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// A new file beside another that it is to replace, which only its owner reads.
+pub(crate) fn new_beside(path: &std::path::Path) -> std::io::Result<(std::fs::File, std::path::PathBuf)> {
     use std::os::unix::fs::OpenOptionsExt;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{:016x}.new", unpredictable()));
     let temporary = std::path::PathBuf::from(temporary);
     // Exclusively: neither a file nor a link that somebody put there is written through.
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    Ok((file, temporary))
+}
+
+/// Replaces a file by a new one that only its owner reads; after a crash it is either the old or the new one.
+pub(crate) fn write_whole(path: &std::path::Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let (mut file, temporary) = new_beside(path)?;
     let result = (|| {
         file.write_all(text.as_bytes())?;
         file.sync_all()?;

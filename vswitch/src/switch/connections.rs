@@ -1,13 +1,20 @@
 //! Control's side of the connection table: how many each vNIC may have, and which have ended.
 
+pub mod file;
+
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use pipelines::Now;
-use pipelines::connections::{ConnectionKeeper, ConnectionTimes, Connections};
+use pipelines::connections::{
+    ConnectionKeeper, ConnectionKey, ConnectionState, ConnectionTimes, Connections, Made, Record,
+};
 use pipelines::rcft::ticks;
 use pipelines::snapshot::Snapshot;
 use std::sync::Arc;
 
+use self::file::{ConnectionFile, vnic_hash};
 use crate::config::Config;
 use crate::worker::MAX_VNICS;
 
@@ -21,6 +28,8 @@ pub struct ConnectionControl {
     keeper: ConnectionKeeper,
     /// Most connections of a vNIC, and how many new ones a second.
     limits: (u32, u32),
+    /// Where they outlive the process, if anywhere.
+    file: Option<ConnectionFile>,
 }
 
 /// Times in ticks of the workers' clock.
@@ -41,7 +50,8 @@ fn times(config: &Config) -> ConnectionTimes {
 impl ConnectionControl {
     /// Control of a table that workers share.
     pub fn new(connections: Arc<Connections>, config: &Config) -> Self {
-        let mut control = Self { keeper: ConnectionKeeper::new(connections, times(config)), limits: (0, 0) };
+        let keeper = ConnectionKeeper::new(connections, times(config));
+        let mut control = Self { keeper, limits: (0, 0), file: None };
         control.configure(config);
         control
     }
@@ -73,6 +83,52 @@ impl ConnectionControl {
         vnics.for_each(|vnic| self.keeper.connections().pick_up_until(vnic, until));
     }
 
+    /// Takes in a connection that another process had; `false` when there is no place for it. Held against the rules of this
+    /// process with its next packet.
+    pub fn take(&self, key: &ConnectionKey, state: ConnectionState, snapshot: &Snapshot, now: Now) -> bool {
+        let record = Record { state, epoch: snapshot.security.epoch.wrapping_sub(1) };
+        matches!(self.keeper.connections().make(key, record, now), Made::In(_))
+    }
+
+    /// Keeps connections in a file from now on, in place of what is there.
+    ///
+    /// # Errors
+    /// The system's; then they are not kept.
+    pub fn keep_in(&mut self, path: &Path, snapshot: &Snapshot) -> io::Result<()> {
+        self.file = None;
+        self.file = Some(ConnectionFile::create(path, &self.keeper, &names(snapshot))?);
+        Ok(())
+    }
+
+    /// Writes what has changed to the file, all of it: the process ends, or another one takes over.
+    pub fn write_file(&mut self, snapshot: &Snapshot) {
+        let Some(file) = &mut self.file else { return };
+        if let Err(error) = file.write_all(&self.keeper, &names(snapshot)) {
+            tracing::warn!(%error, "the last connections are not saved");
+        }
+    }
+
+    /// Keeps them in a new file, in place of what another process may have put there.
+    pub fn keep_again(&mut self, snapshot: &Snapshot) {
+        let Some(path) = self.file.take().map(ConnectionFile::into_path) else { return };
+        if let Err(error) = self.keep_in(&path, snapshot) {
+            tracing::warn!(%error, "connections are not saved: a restart ends those of vNICs under rules");
+        }
+    }
+
+    /// The file is another process's now.
+    pub fn leave_file(&mut self) {
+        self.file = None;
+    }
+
+    /// Leaves the file to the next process, if there is anything in it.
+    pub fn end_file(&mut self, snapshot: &Snapshot) {
+        self.write_file(snapshot);
+        if let Some(file) = self.file.take() {
+            file.remove_if_empty();
+        }
+    }
+
     /// Which connections there are.
     pub fn keeper(&self) -> &ConnectionKeeper {
         &self.keeper
@@ -87,8 +143,12 @@ impl ConnectionControl {
     pub fn tend(&mut self, snapshot: &Snapshot, now: Now) {
         let slots = self.keeper.connections().ledger().slots() as u32;
         let is_gone = |vnic: u32| snapshot.vnic(vnic).is_none();
-        self.keeper.sweep((slots / TURNS).max(MIN_SLICE), now.tick, is_gone);
+        let budget = (slots / TURNS).max(MIN_SLICE);
+        self.keeper.sweep(budget, now.tick, is_gone);
         self.keeper.advance();
+        if let Some(file) = &mut self.file {
+            file.turn(budget, &self.keeper, &names(snapshot));
+        }
     }
 
     /// True while some are on their way out: then [`advance`](Self::advance) wants to be called more often.
@@ -100,4 +160,8 @@ impl ConnectionControl {
     pub fn advance(&mut self) {
         self.keeper.advance();
     }
+}
+
+fn names(snapshot: &Snapshot) -> impl Fn(u32) -> Option<u64> {
+    |vnic| Some(vnic_hash(&snapshot.vnic(vnic)?.name))
 }

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pipelines::connections::{ConnectionKey, ConnectionState, Made, Record};
 use pipelines::event::{Binding, Claim, Floating};
 use wire::{MacAddr, Qpn};
 
+use super::connections::file::{path_beside, read, vnic_hash};
 use super::plug::Missing;
 use super::ports::wanted;
 use super::{Switch, SwitchError};
@@ -43,11 +44,6 @@ impl Switch {
             let pairs: Vec<_> = pairs.into_iter().map(|(peer, qpn)| (peer, qpn.get())).collect();
             chunks.extend(split(&vnic, &pairs, Chunk::QueuePairs));
         }
-        for (vnic, rows) in self.live_connections() {
-            if let Some(vnic) = snapshot.vnic(vnic) {
-                chunks.extend(split(&vnic.name, &rows, Chunk::Connections));
-            }
-        }
         let mut floating: BTreeMap<&str, Vec<(IpAddr, [u8; 6])>> = BTreeMap::new();
         for (vnic, Binding { address, mac }) in self.topology.floating() {
             floating.entry(&vnic.name).or_default().push((address, mac.0));
@@ -58,29 +54,13 @@ impl Switch {
         chunks
     }
 
-    fn live_connections(&self) -> BTreeMap<u32, Vec<([u64; 6], u32)>> {
-        let keeper = self.connections.keeper();
-        let mut live: BTreeMap<u32, Vec<([u64; 6], u32)>> = BTreeMap::new();
-        let mut from = Some(0);
-        while let Some(start) = from {
-            let (page, next) = keeper.scan(start, ROWS);
-            for seen in page.iter().filter(|seen| !seen.leaving) {
-                let state = keeper.connections().record(seen.slot).state;
-                if !state.is_over() {
-                    let vnic = ConnectionKey::from_words(seen.key).vnic();
-                    live.entry(vnic).or_default().push((seen.key, state.bits()));
-                }
-            }
-            from = next;
-        }
-        live
-    }
-
     /// Lets go of all ports. The process, its workers and its tables stay.
     pub fn let_go_all(&mut self) -> Result<(), SwitchError> {
         self.end_bfd();
         self.set_forwarding(false)?;
         self.ports.detach_all(&self.pool);
+        // With what has come since the tables went.
+        self.connections.write_file(self.topology.snapshot());
         Ok(())
     }
 
@@ -92,6 +72,8 @@ impl Switch {
         // The new process may have written the state file: the next change writes all of it.
         let path = self.saved.as_ref().map(|saver| saver.path().to_owned());
         self.set_state_file(path.as_deref());
+        // Nor is the file of connections this one's any more.
+        self.connections.keep_again(self.topology.snapshot());
         let config = self.config.clone();
         for (name, wanted) in wanted(&config) {
             self.ports.request(&self.eal, &self.pool, &self.mempool, &name, &wanted);
@@ -102,17 +84,44 @@ impl Switch {
         self.set_forwarding(true)
     }
 
+    /// Takes in the connections that the process before this one had, and keeps its own where those were: in a file beside the control
+    /// socket.
+    pub fn keep_connections(&mut self, control: &Path) {
+        let path = path_beside(control);
+        let kept = read(&path).unwrap_or_else(|error| {
+            tracing::warn!(file = %path.display(), %error, "connections of before are not known");
+            Vec::new()
+        });
+        let snapshot = self.topology.snapshot();
+        let vnics: HashMap<u64, u32> =
+            snapshot.vnics.iter().flatten().map(|vnic| (vnic_hash(&vnic.name), vnic.index)).collect();
+        let now = self.pool.now();
+        self.connections.lift_rate();
+        let known = kept.iter().filter_map(|kept| Some((kept, *vnics.get(&kept.vnic)?)));
+        let taken = known
+            .filter(|(kept, vnic)| self.connections.take(&kept.key.of_vnic(*vnic), kept.state, snapshot, now))
+            .count();
+        self.connections.restore_rate();
+        if !kept.is_empty() {
+            tracing::info!(connections = taken, of = kept.len(), "connections of before go on");
+        }
+        if let Err(error) = self.connections.keep_in(&path, snapshot) {
+            tracing::warn!(file = %path.display(), %error, "connections are not saved: a restart ends those of vNICs under rules");
+        }
+    }
+
     /// Everything is another process's now: nothing is saved any more.
     pub fn is_succeeded(&mut self) {
         self.saved = None;
         self.rcft.forget_file();
+        self.connections.leave_file();
     }
 
     /// Begins to forward with the tables of the process before this one.
     ///
     /// # Errors
     /// [`SwitchError`].
-    pub fn succeed(&mut self, config: Config, tables: &Tables) -> Result<(), SwitchError> {
+    pub fn succeed(&mut self, config: Config, tables: &Tables, control: &Path) -> Result<(), SwitchError> {
         let mut pairs: Vec<(String, Vec<(IpAddr, Qpn)>)> = Vec::new();
         for chunk in tables.chunks() {
             if let Chunk::QueuePairs(vnic, rows) = chunk {
@@ -124,6 +133,7 @@ impl Switch {
         let forwards = config.forward.auto_start;
         self.apply(config, Missing::Tolerated)?;
         self.take_tables(tables);
+        self.keep_connections(control);
         self.set_forwarding(forwards)
     }
 
@@ -136,10 +146,6 @@ impl Switch {
             .filter_map(|(index, uplink)| Some((uplink.as_ref()?.name.as_str(), index)))
             .collect();
         let (now, mut floats) = (Instant::now(), false);
-        // Held against the rules of this process with each connection's next packet.
-        let epoch = snapshot.security.epoch.wrapping_sub(1);
-        let (mut taken, mut refused) = (0usize, 0usize);
-        self.connections.lift_rate();
         for chunk in tables.chunks() {
             match chunk {
                 Chunk::Neighbours(rows) => {
@@ -153,17 +159,6 @@ impl Switch {
                         }
                     }
                 }
-                Chunk::Connections(name, rows) => {
-                    let Some(&vnic) = vnics.get(name.as_str()) else { continue };
-                    for (words, bits) in rows {
-                        let key = ConnectionKey::from_words(*words).of_vnic(vnic);
-                        let record = Record { state: ConnectionState::from_bits(*bits), epoch };
-                        let made =
-                            self.connections.keeper().connections().make(&key, record, self.pool.now());
-                        let count = if matches!(made, Made::In(_)) { &mut taken } else { &mut refused };
-                        *count += 1;
-                    }
-                }
                 Chunk::Floating(name, rows) => {
                     let Some(&vnic) = vnics.get(name.as_str()) else { continue };
                     for (address, mac) in rows {
@@ -174,7 +169,6 @@ impl Switch {
                 Chunk::QueuePairs(..) => {}
             }
         }
-        self.connections.restore_rate();
         if floats {
             let before = self.snapshot().clone();
             let snapshot = self.topology.commit();
@@ -182,13 +176,7 @@ impl Switch {
                 tracing::error!(%error, "floating addresses of the old switch are not in use");
             }
         }
-        let [hops, pairs, ..] = tables.counts();
-        tracing::info!(
-            hops,
-            pairs,
-            connections = taken,
-            refused,
-            "the tables of the old switch are taken over"
-        );
+        let [hops, pairs, floating] = tables.counts();
+        tracing::info!(hops, pairs, floating, "the tables of the old switch are taken over");
     }
 }

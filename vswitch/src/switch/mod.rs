@@ -111,9 +111,21 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; everything that was started is gone again.
     pub fn start(config: Config) -> Result<Self, SwitchError> {
+        Self::start_anew(config, None)
+    }
+
+    /// As [`start`](Self::start), in place of a switch that has ended, with a control socket where that had one: its connections go
+    /// on.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn start_anew(config: Config, control: Option<&Path>) -> Result<Self, SwitchError> {
         let mut switch = Self::prepare(&config, false)?;
         let forwards = config.forward.auto_start;
         switch.apply(config, Missing::Tolerated)?;
+        if let Some(control) = control {
+            switch.keep_connections(control);
+        }
         if forwards {
             switch.set_forwarding(true)?;
         }
@@ -399,6 +411,7 @@ impl Switch {
             tracing::error!(%error, "workers did not stop receiving");
         }
         self.rcft.save_all(self.topology.snapshot());
+        self.connections.end_file(self.topology.snapshot());
         if let Some(saver) = &mut self.saved {
             saver.finish();
         }

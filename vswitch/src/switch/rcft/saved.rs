@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 
 use wire::Qpn;
 
-use crate::state::files::write_whole;
+use crate::state::files::{fnv, write_whole};
 
 const HEADER: &str = "vswitch rcft 1";
 
@@ -85,13 +85,6 @@ fn parse(text: &str) -> Result<Saved, Damaged> {
 
 fn last_line(count: usize, above: &str) -> String {
     format!("end {count} {:016x}\n", fnv(above.as_bytes()))
-}
-
-/// FNV-1a, 64 bits: finds accidents, which is all that is asked of it.
-fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
 }
 
 fn format(saved: &Saved) -> String {
