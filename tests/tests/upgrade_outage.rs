@@ -12,7 +12,7 @@ use tests::outage::site::{Site, VETH, assert_short};
 use tests::steady::Stream;
 use tests::{Family, Scene, Workdir, wait_for};
 
-/// What is aimed at is a tenth of a second, and what was seen a third; this bounds what a machine with other work to do may make of it.
+/// What is aimed at is a tenth of a second; this bounds what a machine with other work to do may make of it.
 const MOST: Duration = Duration::from_secs(2);
 /// Between the end of a change and the last look.
 const REST: Duration = Duration::from_millis(500);

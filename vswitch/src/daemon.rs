@@ -85,10 +85,13 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         let mut predecessor = Predecessor::find(&api.socket)?;
         tracing::info!(pid = predecessor.pid, "getting ready to take over from the switch that runs");
         let mut switch = Switch::prepare(&options.config, true)?;
+        // As the config is now, so that little is left to do when nobody forwards.
+        let (config, _) = restored(options.config.clone())?;
+        switch.open_beside(&config);
         let tables = predecessor.freeze()?;
         let (config, owners) = restored(options.config)?;
         config.validate()?;
-        predecessor.take()?;
+        predecessor.take(switch.beside(&tables), || switch.forget_beside())?;
         switch.succeed(config, &tables, &api.socket)?;
         let sockets = Sockets::bind(&api)?;
         (switch, owners, sockets, None, Some(predecessor))
@@ -286,12 +289,16 @@ async fn hand_over(mut successor: Successor, switch: &mut Switch, serving: &mut 
     }
     tracing::info!("a new process takes over");
     let tables = switch.tables();
-    if let Err(error) = successor.give(tables) {
-        tracing::warn!(%error, "an upgrade came to nothing; the switch runs on as it was");
-        return false;
-    }
+    let beside = match successor.give(tables) {
+        Ok(beside) => beside,
+        Err(error) => {
+            tracing::warn!(%error, "an upgrade came to nothing; the switch runs on as it was");
+            return false;
+        }
+    };
     serving.close().await;
-    let released = switch.let_go_all();
+    // One that does not hear it does not hear the next word either.
+    let released = switch.let_go_all(&beside, || drop(successor.stopped()));
     match released
         .map_err(|error| error.to_string())
         .and_then(|()| successor.released().map_err(|error| error.to_string()))

@@ -131,19 +131,27 @@ impl Successor {
         let _ = self.link.send(&Message::Refused { why }, PATIENCE);
     }
 
-    /// Gives it the tables; returns when it has them and wants the rest.
+    /// Gives it the tables; returns when it has them and wants the rest, with the names of ports that it has open, too.
     ///
     /// # Errors
     /// [`HandoverError`]: nothing has changed.
-    pub fn give(&mut self, tables: Vec<Chunk>) -> Result<(), HandoverError> {
+    pub fn give(&mut self, tables: Vec<Chunk>) -> Result<Vec<String>, HandoverError> {
         for chunk in tables {
             self.link.send(&Message::Tables(chunk), PATIENCE)?;
         }
         self.link.send(&Message::Complete, PATIENCE)?;
         match self.link.receive(TABLES)? {
-            Message::Take => Ok(()),
+            Message::Take { beside } => Ok(beside),
             _ => Err(HandoverError::Message("a message out of turn".into())),
         }
+    }
+
+    /// Says that nothing is forwarded any more.
+    ///
+    /// # Errors
+    /// [`HandoverError`]: it is gone.
+    pub fn stopped(&mut self) -> Result<(), HandoverError> {
+        self.link.send(&Message::Stopped, PATIENCE)
     }
 
     /// Says that everything is free; returns when the new process forwards.

@@ -4,14 +4,20 @@
 //!   new                                  old
 //!   hello            ─────────────────►  by a socket beside the control socket, of the same user only
 //!                    ◄─────────────────  who it is, or why not
-//!   DPDK, buffers, tables, workers       goes on forwarding
+//!   DPDK, buffers, tables, workers;      goes on forwarding
+//!   ports that two may have open
 //!   freeze           ─────────────────►  answers no more requests
 //!                    ◄─────────────────  next hops, queue pairs, floating addresses, in chunks
-//!   take             ─────────────────►  closes its ports and sockets, leaves its connections in their file
+//!   take             ─────────────────►  closes its sockets, forwards no more
+//!   forgets what has come on those ports ◄─ stopped
+//!                                        closes its other ports, leaves its connections in their file
 //!                    ◄─────────────────  released
-//!   opens ports, forwards, opens sockets
-//!   done             ─────────────────►  ends
+//!   opens the other ports, forwards, opens sockets
+//!   done             ─────────────────►  closes what is left, ends
 //! ```
+//! What two processes may have open are packet sockets on interfaces of the kernel (`veth`, `af-packet`): each gets every packet. What has
+//! come there until the old one stops was forwarded by it, and what comes from then on waits for the new one.
+//!
 //! Until it has heard `done` the old process is able to come back, and does so when the new one ends or is late: it opens its ports
 //! and sockets again and goes on with its own tables. The new process goes on alone when the old one has ended after its tables
 //! were there. Each step has a deadline.

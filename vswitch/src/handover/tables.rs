@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::port::Undo;
+
 /// Rows of a chunk.
 pub const ROWS: usize = 4096;
 /// Rows that are taken of one switch.
@@ -20,6 +22,8 @@ pub enum Chunk {
     QueuePairs(String, Vec<(IpAddr, u32)>),
     /// Addresses that float at a vNIC, with their MACs.
     Floating(String, Vec<(IpAddr, [u8; 6])>),
+    /// What was done to kernel interfaces, for who closes them last.
+    Interfaces(Vec<Undo>),
 }
 
 impl Chunk {
@@ -28,6 +32,7 @@ impl Chunk {
             Self::Neighbours(rows) => rows.len(),
             Self::QueuePairs(_, rows) => rows.len(),
             Self::Floating(_, rows) => rows.len(),
+            Self::Interfaces(rows) => rows.len(),
         }
     }
 }

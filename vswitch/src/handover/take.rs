@@ -60,13 +60,25 @@ impl Predecessor {
         }
     }
 
-    /// Has it let go of everything. One that has ended meanwhile has done so.
+    /// Has it let go of everything, but for its part of the ports that this process has open, too; does `stopped` when it forwards
+    /// no more. One that has ended meanwhile has done so.
     ///
     /// # Errors
     /// [`HandoverError`]: it goes on.
-    pub fn take(&mut self) -> Result<(), HandoverError> {
-        let asked = self.link.send(&Message::Take, PATIENCE);
-        match asked.and_then(|()| self.link.receive(RELEASE)) {
+    pub fn take(&mut self, beside: Vec<String>, stopped: impl FnOnce()) -> Result<(), HandoverError> {
+        let asked = self.link.send(&Message::Take { beside }, PATIENCE);
+        let released = match asked.and_then(|()| self.link.receive(RELEASE)) {
+            Ok(Message::Stopped) => {
+                stopped();
+                self.link.receive(RELEASE)
+            }
+            Ok(other) => return Err(unexpected(other)),
+            Err(error) => {
+                stopped();
+                Err(error)
+            }
+        };
+        match released {
             Ok(Message::Released) => Ok(()),
             Ok(other) => Err(unexpected(other)),
             Err(error) if error.is_end() && self.is_dead() => {

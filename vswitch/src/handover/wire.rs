@@ -16,13 +16,24 @@ const MOST: usize = 4 << 20;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Message {
-    Hello { version: u32 },
-    Ready { version: u32, pid: u32 },
-    Refused { why: String },
+    Hello {
+        version: u32,
+    },
+    Ready {
+        version: u32,
+        pid: u32,
+    },
+    Refused {
+        why: String,
+    },
     Freeze,
     Tables(Chunk),
     Complete,
-    Take,
+    /// With the ports that it has open already, by name.
+    Take {
+        beside: Vec<String>,
+    },
+    Stopped,
     Released,
     Done,
 }
@@ -131,6 +142,6 @@ mod tests {
         other.write_all(b"\0\0\0\x04no").unwrap();
         drop(other);
         assert!(one.receive(SOON).unwrap_err().is_end());
-        assert!(one.send(&Message::Take, SOON).unwrap_err().is_end());
+        assert!(one.send(&Message::Released, SOON).unwrap_err().is_end());
     }
 }

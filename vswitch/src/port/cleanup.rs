@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use super::claims::Claims;
 use super::error::OpenError;
 use super::ring;
@@ -27,10 +29,52 @@ pub struct Cleanup {
     pub(super) claims: Claims,
 }
 
+/// What a port has done to a kernel interface, and undoes when it is closed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Undo {
+    /// Raised its MTU from this one.
+    Mtu(String, u32),
+    /// Made it promiscuous.
+    Promiscuous(String),
+}
+
+impl Undo {
+    /// The interface.
+    pub fn iface(&self) -> &str {
+        match self {
+            Self::Mtu(iface, _) | Self::Promiscuous(iface) => iface,
+        }
+    }
+}
+
 impl Cleanup {
     /// Packets that were sent into rings of the process and are still there; `None` for a port that has none.
     pub fn sent_into_rings(&self) -> Option<usize> {
         self.ring.as_ref().map(|end| end.rings.sent())
+    }
+
+    /// What is to be undone at kernel interfaces.
+    pub fn of_interfaces(&self) -> Vec<Undo> {
+        let mtus = self.mtus.iter().map(|(iface, mtu)| Undo::Mtu(iface.clone(), *mtu));
+        mtus.chain(self.calm.iter().cloned().map(Undo::Promiscuous)).collect()
+    }
+
+    /// Another process undoes it, for it goes on with the interfaces.
+    pub fn leave_interfaces(&mut self) {
+        self.mtus.clear();
+        self.calm.clear();
+    }
+
+    /// Undoes what another process has done to an interface, too.
+    pub fn inherit(&mut self, undo: &Undo) {
+        match undo {
+            Undo::Mtu(iface, mtu) => {
+                self.mtus.insert(iface.clone(), *mtu);
+            }
+            Undo::Promiscuous(iface) if !self.calm.contains(iface) => self.calm.push(iface.clone()),
+            Undo::Promiscuous(_) => {}
+        }
     }
 
     /// Does what is left to do.

@@ -38,7 +38,7 @@ use pmd::{Eal, Port, PortError, TapConfig, VhostConfig};
 use crate::config::{PortSpec, secret};
 pub use access::SocketAccess;
 use claims::Claims;
-pub use cleanup::Cleanup;
+pub use cleanup::{Cleanup, Undo};
 pub use error::{OpenError, QueueError};
 pub use held::{HeldByDriver, held_by_driver};
 pub use mtu::{change_mtu, fit_interfaces, min_segment};
@@ -161,6 +161,15 @@ fn plan(spec: &PortSpec, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenEr
 /// DPDK attaches one device at a time.
 pub fn may_block(spec: &PortSpec) -> bool {
     matches!(spec, PortSpec::VirtioUser(spec) if spec.server)
+}
+
+/// The interface of the kernel that a port is on, of a kind that two processes may have open at once: each gets every packet.
+pub fn shared_interface(spec: &PortSpec) -> Option<&str> {
+    match spec {
+        PortSpec::Veth(port) => Some(&port.iface),
+        PortSpec::AfPacket(port) => Some(&port.iface),
+        _ => None,
+    }
 }
 
 /// Ends the wait of an [`open`] on another thread, which fails then: connects in place of the peer, and leaves.

@@ -53,9 +53,22 @@ pub(super) struct Ahead {
     not_yet: bool,
     /// It let ports go, which are being closed.
     closes: bool,
+    /// Ports that another process has open, too, and that are to come with the first change.
+    beside: BTreeMap<String, Box<Ready>>,
 }
 
 impl Ahead {
+    /// Takes a port that is open already.
+    pub fn opened_beside(&mut self, name: &str, wanted: &WantedPort) -> Option<Box<Ready>> {
+        let is_it = self.beside.get(name).is_some_and(|ready| ready.wanted == *wanted);
+        if is_it { self.beside.remove(name) } else { None }
+    }
+
+    /// The ports that are open already.
+    pub fn beside(&mut self) -> &mut BTreeMap<String, Box<Ready>> {
+        &mut self.beside
+    }
+
     /// True while changes need not wait.
     pub fn is_on(&self) -> bool {
         self.current.is_some()
@@ -202,6 +215,16 @@ impl Switch {
             .map(|(number, _)| *number)
             .collect();
         abandoned.into_iter().for_each(|attempt| self.give_up_attempt(attempt));
+        if all {
+            self.discard_beside();
+        }
+    }
+
+    /// Closes the ports that were opened ahead and that no change has brought.
+    pub(super) fn discard_beside(&mut self) {
+        for ready in std::mem::take(&mut self.ahead.beside).into_values() {
+            self.ports.discard(*ready);
+        }
     }
 }
 

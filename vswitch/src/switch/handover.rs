@@ -1,6 +1,6 @@
 //! An upgrade, as far as it is the switch's: tables that go and come, and ports that are let go and taken back.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,15 +9,21 @@ use pipelines::event::{Binding, Claim, Floating};
 use wire::{MacAddr, Qpn};
 
 use super::connections::file::{path_beside, read, vnic_hash};
-use super::plug::Missing;
-use super::ports::wanted;
+use super::opening::JobResult;
+use super::plug::{Missing, TURN};
+use super::ports::{WantedPort, wanted};
 use super::{Switch, SwitchError};
 use crate::config::{Config, PortSpec};
 use crate::handover::tables::{Chunk, ROWS, Tables, split};
+use crate::port::{Undo, shared_interface};
 use crate::topology::Extent;
 
 /// How long ports that are taken back may take.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long ports that are opened beside another process may take, all together.
+const BESIDE: Duration = Duration::from_secs(30);
+/// Packets that wait in one queue at most.
+const MOST_WAITING: usize = 1 << 16;
 
 impl Switch {
     /// Why its ports cannot be handed over, if there is a reason.
@@ -44,6 +50,7 @@ impl Switch {
             let pairs: Vec<_> = pairs.into_iter().map(|(peer, qpn)| (peer, qpn.get())).collect();
             chunks.extend(split(&vnic, &pairs, Chunk::QueuePairs));
         }
+        chunks.extend(self.ports.to_undo().chunks(ROWS).map(|rows| Chunk::Interfaces(rows.to_vec())));
         let mut floating: BTreeMap<&str, Vec<(IpAddr, [u8; 6])>> = BTreeMap::new();
         for (vnic, Binding { address, mac }) in self.topology.floating() {
             floating.entry(&vnic.name).or_default().push((address, mac.0));
@@ -54,11 +61,16 @@ impl Switch {
         chunks
     }
 
-    /// Lets go of all ports. The process, its workers and its tables stay.
-    pub fn let_go_all(&mut self) -> Result<(), SwitchError> {
+    /// Lets go of all ports, but for those `beside` which the new process has open, too; does `stopped` when nothing is forwarded any
+    /// more. The process, its workers and its tables stay.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn let_go_all(&mut self, beside: &[String], stopped: impl FnOnce()) -> Result<(), SwitchError> {
         self.end_bfd();
         self.set_forwarding(false)?;
-        self.ports.detach_all(&self.pool);
+        stopped();
+        self.ports.detach_all_but(&self.pool, beside);
         // With what has come since the tables went.
         self.connections.write_file(self.topology.snapshot());
         Ok(())
@@ -74,6 +86,7 @@ impl Switch {
         self.set_state_file(path.as_deref());
         // Nor is the file of connections this one's any more.
         self.connections.keep_again(self.topology.snapshot());
+        self.ports.close_kept();
         let config = self.config.clone();
         for (name, wanted) in wanted(&config) {
             self.ports.request(&self.eal, &self.pool, &self.mempool, &name, &wanted);
@@ -115,6 +128,61 @@ impl Switch {
         self.saved = None;
         self.rcft.forget_file();
         self.connections.leave_file();
+        self.ports.leave_kept();
+    }
+
+    /// Opens those ports of a config that two processes may have open, while another one forwards. It need not be the last word: what
+    /// [`succeed`](Self::succeed) is given counts.
+    pub fn open_beside(&mut self, config: &Config) {
+        let mut asked = BTreeSet::new();
+        let shared = |wanted: &WantedPort| shared_interface(&wanted.spec).is_some();
+        for (name, wanted) in wanted(config).iter().filter(|(_, wanted)| shared(wanted)) {
+            asked.insert(self.ports.open_ahead(&self.eal, &self.pool, &self.mempool, name, wanted));
+        }
+        let began = Instant::now();
+        while !asked.is_empty() && began.elapsed() < BESIDE {
+            while let Some(done) = self.ports.done(Instant::now()) {
+                let JobResult::Opened(ticket, name, result) = done else { continue };
+                match result {
+                    Ok(ready) if asked.remove(&ticket) => {
+                        self.ahead.beside().insert(name, ready);
+                    }
+                    // Tried again when it is alone.
+                    _ => drop(asked.remove(&ticket)),
+                }
+            }
+            std::thread::sleep(TURN);
+        }
+        asked.into_iter().for_each(|ticket| self.ports.cancel_ahead(ticket));
+    }
+
+    /// The names of the ports that are open beside another process, which tells of what it has done to their interfaces.
+    pub fn beside(&mut self, tables: &Tables) -> Vec<String> {
+        let rows = tables.chunks().iter().filter_map(|chunk| match chunk {
+            Chunk::Interfaces(rows) => Some(rows),
+            _ => None,
+        });
+        let undo: Vec<&Undo> = rows.flatten().collect();
+        for ready in self.ahead.beside().values_mut() {
+            let iface = shared_interface(&ready.wanted.spec);
+            let own = undo.iter().filter(|undo| iface == Some(undo.iface()));
+            own.for_each(|undo| ready.cleanup.inherit(undo));
+        }
+        self.ahead.beside().keys().cloned().collect()
+    }
+
+    /// Forgets what has come on ports beside another process, which has forwarded it.
+    pub fn forget_beside(&mut self) {
+        let mut packets = [const { None }; 64];
+        for queue in self.ahead.beside().values_mut().flat_map(|ready| &mut ready.rx) {
+            // As much as any ring holds: what comes meanwhile must not keep this going.
+            for _ in 0..MOST_WAITING / packets.len() {
+                if queue.receive_into(&mut packets) == 0 {
+                    break;
+                }
+                packets.fill_with(|| None);
+            }
+        }
     }
 
     /// Begins to forward with the tables of the process before this one.
@@ -132,6 +200,7 @@ impl Switch {
         self.rcft.take_over(pairs);
         let forwards = config.forward.auto_start;
         self.apply(config, Missing::Tolerated)?;
+        self.discard_beside();
         self.take_tables(tables);
         self.keep_connections(control);
         self.set_forwarding(forwards)
@@ -166,7 +235,7 @@ impl Switch {
                         floats |= self.topology.float(&Floating { vnic, binding, here: true });
                     }
                 }
-                Chunk::QueuePairs(..) => {}
+                Chunk::QueuePairs(..) | Chunk::Interfaces(_) => {}
             }
         }
         if floats {

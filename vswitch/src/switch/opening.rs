@@ -115,6 +115,8 @@ pub(super) struct Opener {
     helper: Option<Helper>,
     waiting: VecDeque<Job>,
     running: Option<Running>,
+    /// To be closed at the end: another process has them open, too.
+    kept: Vec<Ready>,
 }
 
 impl Opener {
@@ -126,6 +128,23 @@ impl Opener {
     /// Has a port stopped and closed. No worker has a queue of it any more.
     pub fn close(&mut self, port: Ready) {
         self.waiting.push_back(Job::Close(Box::new(port)));
+    }
+
+    /// Keeps a port open until [`close_kept`](Self::close_kept) or the end. No worker has a queue of it any more.
+    pub fn keep(&mut self, port: Ready) {
+        self.kept.push(port);
+    }
+
+    /// The ports that are kept open.
+    pub fn kept(&mut self) -> &mut [Ready] {
+        &mut self.kept
+    }
+
+    /// Has the ports closed that were kept open.
+    pub fn close_kept(&mut self) {
+        for port in std::mem::take(&mut self.kept) {
+            self.close(port);
+        }
     }
 
     /// Nobody wants the port of this ticket any more: it is not opened, or closed again.
@@ -240,7 +259,7 @@ impl Opener {
         }
     }
 
-    /// Closes what is to be closed, opens nothing more, and waits for the end of that.
+    /// Closes what is to be closed, but for what is kept, opens nothing more, and waits for the end of that.
     pub fn finish(&mut self) {
         self.waiting.retain(|job| matches!(job, Job::Close(_)));
         if let Some(running) = &mut self.running {

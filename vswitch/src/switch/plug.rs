@@ -30,7 +30,7 @@ const START_GRACE: Duration = Duration::from_secs(10);
 /// Between two looks for interfaces that were deleted.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Between two turns while a change waits.
-const TURN: Duration = Duration::from_millis(2);
+pub(super) const TURN: Duration = Duration::from_millis(2);
 
 /// What becomes of a change when a port that it adds cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +138,10 @@ impl Switch {
         }
         self.take_out(&plan.first, old)?;
         for (name, wanted) in &plan.added {
-            self.ports.request(&self.eal, &self.pool, &self.mempool, name, wanted);
+            match self.ahead.opened_beside(name, wanted) {
+                Some(ready) => self.place(*ready)?,
+                None => self.ports.request(&self.eal, &self.pool, &self.mempool, name, wanted),
+            }
         }
         let grace = if missing == Missing::Tolerated { START_GRACE } else { missing.grace() };
         self.await_ports(grace, missing)?;
