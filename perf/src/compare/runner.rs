@@ -111,18 +111,25 @@ pub fn sample(runners: &mut [&mut Runner], seconds: f64) -> Result<Vec<Sample>> 
 }
 
 /// Takes so many rounds in all of whose samples a thread had its core. Noisy ones are taken again, up to four tries for each;
-/// what is told then are the rounds that were kept, and the smallest share seen, in percent.
+/// what is told then are the rounds that were kept, and the smallest share seen, in percent. So are rounds in which packets were lost,
+/// for a machine that stands still loses some; but a switch that does so in more than one of them, and more than a quarter, is refused.
 pub fn quiet<T>(
     wanted: usize,
     mut take: impl FnMut(usize) -> Result<(T, Vec<Sample>)>,
     noisy: impl FnOnce(usize, f64) -> Error,
 ) -> Result<Vec<T>> {
-    let (mut kept, mut worst) = (Vec::new(), 1.0f64);
+    let (mut kept, mut worst, mut lossy) = (Vec::new(), 1.0f64, 0);
     for turn in 0..wanted * TRIES {
         if kept.len() == wanted {
             break;
         }
-        let (round, samples) = take(turn)?;
+        let (round, samples) = match take(turn) {
+            Err(Error::Lossy { .. }) if lossy < (wanted / 4).max(1) => {
+                lossy += 1;
+                continue;
+            }
+            taken => taken?,
+        };
         worst = samples.iter().map(Sample::share).fold(worst, f64::min);
         if samples.iter().all(Sample::is_quiet) {
             kept.push(round);
@@ -184,6 +191,26 @@ mod tests {
                 _ => Err(Error::Refused { switch: "busy", words: "packets wait".into() }),
             }
         }
+    }
+
+    #[test]
+    fn rounds_with_losses_are_taken_again_unless_there_are_many() {
+        let take = |wanted: usize, lossy: &[usize]| {
+            let mut turns = 0;
+            let round = |turn: usize| {
+                turns = turn + 1;
+                let lost = Error::Lossy { switch: Contender::Ours, lost: 1, made: 2 };
+                if lossy.contains(&turn) { Err(lost) } else { Ok((turn, Vec::new())) }
+            };
+            let noisy = |_, _| panic!("no sample was noisy");
+            let kept = quiet(wanted, round, noisy);
+            (kept.ok(), turns)
+        };
+        assert_eq!(take(1, &[]), (Some(vec![0]), 1));
+        assert_eq!(take(1, &[0]), (Some(vec![1]), 2));
+        assert_eq!(take(1, &[0, 1]), (None, 2));
+        assert_eq!(take(8, &[0, 5]).0.map(|kept| kept.len()), Some(8));
+        assert_eq!(take(8, &[0, 3, 5]), (None, 6));
     }
 
     #[test]
