@@ -16,6 +16,7 @@ mod channel;
 pub mod datagrams;
 pub mod debian;
 mod image;
+pub mod libvirt;
 pub mod migration;
 pub mod notify;
 pub mod rdma;
@@ -277,12 +278,16 @@ impl Drop for Guest {
     }
 }
 
+/// What the kernel of a guest is told.
+fn kernel_options(name: &str) -> String {
+    format!(
+        "console=ttyS0 quiet nokaslr mitigations=off no_timer_check tsc=reliable random.trust_cpu=on panic=-1 net.ifnames=0 lab.name={name}"
+    )
+}
+
 /// QEMU's command line.
 fn command_line(hardware: &Hardware<'_>, dir: &Path, incoming: Option<&Path>) -> Vec<String> {
     let Hardware { name, mac, memory, image, cable, more } = hardware;
-    let kernel_options = format!(
-        "console=ttyS0 quiet nokaslr mitigations=off no_timer_check tsc=reliable random.trust_cpu=on panic=-1 net.ifnames=0 lab.name={name}"
-    );
     let mut line: Vec<String> =
         [image::QEMU, "-name", name, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
             .map(str::to_owned)
@@ -296,7 +301,7 @@ fn command_line(hardware: &Hardware<'_>, dir: &Path, incoming: Option<&Path>) ->
     add("-machine", "q35,memory-backend=mem".to_owned());
     add("-kernel", image.kernel.display().to_string());
     add("-initrd", image.initrd.display().to_string());
-    add("-append", kernel_options);
+    add("-append", kernel_options(name));
     add("-serial", format!("file:{}", dir.join(CONSOLE).display()));
     add("-qmp", format!("unix:{},server=on,wait=off", dir.join(MONITOR).display()));
     add("-device", "virtio-rng-pci".to_owned());
