@@ -126,7 +126,8 @@ pub(super) fn spec_of(text: &str) -> Result<PortSpec, CommandError> {
             continue;
         }
         let value = match (value.parse::<i64>(), value.parse::<bool>()) {
-            (Ok(number), _) => Value::Integer(number),
+            // The mode of a socket: "0660".
+            (Ok(number), _) if value.len() == 1 || !value.starts_with('0') => Value::Integer(number),
             (_, Ok(truth)) => Value::Boolean(truth),
             _ => Value::String(value.into()),
         };
@@ -268,5 +269,18 @@ impl View for v1::GetPortXstatsResponse {
             }
         }
         table.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn console_ports_take_the_mode_of_a_socket_and_numbers_as_they_are_typed() {
+        let typed = "vhost-user path=/run/v/vm1.sock queues=2 owner=qemu group=kvm mode=0660";
+        let PortSpec::VhostUser(port) = spec_of(typed).unwrap() else { panic!("another kind") };
+        assert_eq!((port.queues, port.mode.as_deref()), (2, Some("0660")));
+        assert!(spec_of("vhost-user path=/run/v/vm1.sock queues=0").is_ok(), "a zero is a number");
     }
 }
