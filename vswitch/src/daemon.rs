@@ -91,7 +91,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         let tables = predecessor.freeze()?;
         let (config, owners) = restored(options.config)?;
         config.validate()?;
-        predecessor.take(switch.beside(&tables), || switch.forget_beside())?;
+        predecessor.take(switch.inherit_interfaces(&tables), || switch.forget_beside())?;
         switch.succeed(config, &tables, &api.socket)?;
         let sockets = Sockets::bind(&api)?;
         (switch, owners, sockets, None, Some(predecessor))

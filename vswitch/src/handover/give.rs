@@ -131,7 +131,7 @@ impl Successor {
         let _ = self.link.send(&Message::Refused { why }, PATIENCE);
     }
 
-    /// Gives it the tables; returns when it has them and wants the rest, with the names of ports that it has open, too.
+    /// Gives it the tables; returns when it has them and wants the rest, with the interfaces on which it has ports, too.
     ///
     /// # Errors
     /// [`HandoverError`]: nothing has changed.

@@ -60,7 +60,7 @@ impl Predecessor {
         }
     }
 
-    /// Has it let go of everything, but for its part of the ports that this process has open, too; does `stopped` when it forwards
+    /// Has it let go of everything, but for ports on the interfaces on which this process has some, too; does `stopped` when it forwards
     /// no more. One that has ended meanwhile has done so.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ pub(super) enum Message {
     Freeze,
     Tables(Chunk),
     Complete,
-    /// With the ports that it has open already, by name.
+    /// With the interfaces on which it has ports already.
     Take {
         beside: Vec<String>,
     },

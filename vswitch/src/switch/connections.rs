@@ -2,6 +2,7 @@
 
 pub mod file;
 
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +15,8 @@ use pipelines::rcft::ticks;
 use pipelines::snapshot::Snapshot;
 use std::sync::Arc;
 
-use self::file::{ConnectionFile, vnic_hash};
+use self::file::{ConnectionFile, path_beside, read, vnic_hash};
+use super::Switch;
 use crate::config::Config;
 use crate::worker::MAX_VNICS;
 
@@ -159,6 +161,34 @@ impl ConnectionControl {
     /// Goes on with what is on its way out.
     pub fn advance(&mut self) {
         self.keeper.advance();
+    }
+}
+
+impl Switch {
+    /// Takes in the connections that the process before this one had, and keeps its own where those were: in a file beside the control
+    /// socket.
+    pub fn keep_connections(&mut self, control: &Path) {
+        let path = path_beside(control);
+        let kept = read(&path).unwrap_or_else(|error| {
+            tracing::warn!(file = %path.display(), %error, "connections of before are not known");
+            Vec::new()
+        });
+        let snapshot = self.topology.snapshot();
+        let vnics: HashMap<u64, u32> =
+            snapshot.vnics.iter().flatten().map(|vnic| (vnic_hash(&vnic.name), vnic.index)).collect();
+        let now = self.pool.now();
+        self.connections.lift_rate();
+        let known = kept.iter().filter_map(|kept| Some((kept, *vnics.get(&kept.vnic)?)));
+        let taken = known
+            .filter(|(kept, vnic)| self.connections.take(&kept.key.of_vnic(*vnic), kept.state, snapshot, now))
+            .count();
+        self.connections.restore_rate();
+        if !kept.is_empty() {
+            tracing::info!(connections = taken, of = kept.len(), "connections of before go on");
+        }
+        if let Err(error) = self.connections.keep_in(&path, snapshot) {
+            tracing::warn!(file = %path.display(), %error, "connections are not saved: a restart ends those of vNICs under rules");
+        }
     }
 }
 

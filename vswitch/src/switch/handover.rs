@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use pipelines::event::{Binding, Claim, Floating};
 use wire::{MacAddr, Qpn};
 
-use super::connections::file::{path_beside, read, vnic_hash};
 use super::opening::JobResult;
 use super::plug::{Missing, TURN};
 use super::ports::{WantedPort, wanted};
@@ -61,7 +60,7 @@ impl Switch {
         chunks
     }
 
-    /// Lets go of all ports, but for those `beside` which the new process has open, too; does `stopped` when nothing is forwarded any
+    /// Lets go of all ports, but for those on interfaces on which the new process has some, too (`beside`); does `stopped` when nothing is forwarded any
     /// more. The process, its workers and its tables stay.
     ///
     /// # Errors
@@ -97,32 +96,6 @@ impl Switch {
         self.set_forwarding(true)
     }
 
-    /// Takes in the connections that the process before this one had, and keeps its own where those were: in a file beside the control
-    /// socket.
-    pub fn keep_connections(&mut self, control: &Path) {
-        let path = path_beside(control);
-        let kept = read(&path).unwrap_or_else(|error| {
-            tracing::warn!(file = %path.display(), %error, "connections of before are not known");
-            Vec::new()
-        });
-        let snapshot = self.topology.snapshot();
-        let vnics: HashMap<u64, u32> =
-            snapshot.vnics.iter().flatten().map(|vnic| (vnic_hash(&vnic.name), vnic.index)).collect();
-        let now = self.pool.now();
-        self.connections.lift_rate();
-        let known = kept.iter().filter_map(|kept| Some((kept, *vnics.get(&kept.vnic)?)));
-        let taken = known
-            .filter(|(kept, vnic)| self.connections.take(&kept.key.of_vnic(*vnic), kept.state, snapshot, now))
-            .count();
-        self.connections.restore_rate();
-        if !kept.is_empty() {
-            tracing::info!(connections = taken, of = kept.len(), "connections of before go on");
-        }
-        if let Err(error) = self.connections.keep_in(&path, snapshot) {
-            tracing::warn!(file = %path.display(), %error, "connections are not saved: a restart ends those of vNICs under rules");
-        }
-    }
-
     /// Everything is another process's now: nothing is saved any more.
     pub fn is_succeeded(&mut self) {
         self.saved = None;
@@ -156,19 +129,20 @@ impl Switch {
         asked.into_iter().for_each(|ticket| self.ports.cancel_ahead(ticket));
     }
 
-    /// The names of the ports that are open beside another process, which tells of what it has done to their interfaces.
-    pub fn beside(&mut self, tables: &Tables) -> Vec<String> {
+    /// The interfaces of the ports that are open beside another process. What that has done to them, these ports undo.
+    pub fn inherit_interfaces(&mut self, tables: &Tables) -> Vec<String> {
         let rows = tables.chunks().iter().filter_map(|chunk| match chunk {
             Chunk::Interfaces(rows) => Some(rows),
             _ => None,
         });
         let undo: Vec<&Undo> = rows.flatten().collect();
+        let mut inherited = Vec::new();
         for ready in self.ahead.beside().values_mut() {
-            let iface = shared_interface(&ready.wanted.spec);
-            let own = undo.iter().filter(|undo| iface == Some(undo.iface()));
-            own.for_each(|undo| ready.cleanup.inherit(undo));
+            let Some(iface) = shared_interface(&ready.wanted.spec) else { continue };
+            undo.iter().filter(|undo| undo.iface() == iface).for_each(|undo| ready.cleanup.inherit(undo));
+            inherited.push(iface.to_owned());
         }
-        self.ahead.beside().keys().cloned().collect()
+        inherited
     }
 
     /// Forgets what has come on ports beside another process, which has forwarded it.

@@ -401,7 +401,8 @@ impl Switch {
         }
     }
 
-    /// Ends everything in order: reception, packets on their way, workers, ports. Leaves no trace on the machine.
+    /// Ends everything in order: reception, packets on their way, workers, ports. Leaves no trace on the machine but what the next process
+    /// goes on with: queue pairs and connections, in their files.
     pub fn stop(&mut self) {
         if std::mem::replace(&mut self.stopped, true) {
             return;

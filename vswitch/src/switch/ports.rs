@@ -1,5 +1,6 @@
 //! The ports of a switch: opened, started, their queues handed to workers, and all of it taken back.
 
+mod leaving;
 mod mtu;
 
 use std::collections::BTreeMap;
@@ -14,10 +15,10 @@ use super::error::PortsError;
 use super::opening::{JobResult, OpenOrder, Opener, Ready};
 use super::queues::TxQueues;
 pub use super::wanted::{WantedPort, resized, wanted};
-use crate::port::{Cleanup, Presence, Traits, Undo, shared_interface};
+use crate::port::{Cleanup, Presence, Traits};
 use crate::topology::{Ports, Topology};
 use crate::worker::eswitch::{Front, SimulatedDevice};
-use crate::worker::{MAX_PORTS, Pool, RemovedPort, WorkerCommand};
+use crate::worker::{MAX_PORTS, Pool, WorkerCommand};
 
 /// An attached port.
 pub struct Attached {
@@ -433,50 +434,6 @@ impl PortTable {
         Ok(())
     }
 
-    /// Takes a port from the workers, and has it closed. No snapshot that a worker uses leads to it any more.
-    ///
-    /// # Errors
-    /// [`PortsError::Worker`].
-    pub(super) fn detach(&mut self, pool: &Pool, index: PortIndex) -> Result<(), PortsError> {
-        if let Some(port) = self.take_from_workers(pool, index)? {
-            self.opener.close(port);
-        }
-        Ok(())
-    }
-
-    fn take_from_workers(&mut self, pool: &Pool, index: PortIndex) -> Result<Option<Ready>, PortsError> {
-        let Some(port) = self.slots.get_mut(usize::from(index)).and_then(Option::take) else {
-            return Ok(None);
-        };
-        self.generation += 1;
-        self.pair();
-        let Attached {
-            name,
-            wanted,
-            traits,
-            proxy,
-            presence,
-            cleanup,
-            tx,
-            port,
-            idle_rx,
-            idle_tx,
-            parked,
-            ..
-        } = port;
-        let mut queues = RemovedPort { rx: idle_rx, tx: idle_tx };
-        queues.rx.extend(parked);
-        // First those who hand packets over, then the owners, who empty the rings.
-        for worker in tx.removal_order() {
-            let removed =
-                pool.workers[worker].mailbox().ask(|reply| WorkerCommand::RemovePort(index, reply))?;
-            queues.rx.extend(removed.rx);
-            queues.tx.extend(removed.tx);
-        }
-        let RemovedPort { rx, tx } = queues;
-        Ok(Some(Ready { name, wanted, traits, port, presence, cleanup, rx, tx, proxy }))
-    }
-
     /// Looks after links, and after the queues that peers read. Called a few times a second.
     pub(super) fn tend(&mut self, pool: &Pool) {
         for (index, slot) in self.slots.iter_mut().enumerate() {
@@ -485,46 +442,5 @@ impl PortTable {
                 tracing::error!(port = port.name, %error, "queues could not be given to workers");
             }
         }
-    }
-
-    /// Takes all ports away; goes on after errors, which are logged.
-    pub fn detach_all(&mut self, pool: &Pool) {
-        self.opener.close_kept();
-        self.detach_all_but(pool, &[]);
-    }
-
-    /// As [`detach_all`](Self::detach_all), for another process that has ports of these names open, too: they are closed when it
-    /// forwards.
-    pub(super) fn detach_all_but(&mut self, pool: &Pool, beside: &[String]) {
-        self.absent.clear();
-        for index in 0..self.slots.len() {
-            match self.take_from_workers(pool, index as PortIndex) {
-                Ok(Some(port))
-                    if beside.contains(&port.name) && shared_interface(&port.wanted.spec).is_some() =>
-                {
-                    self.opener.keep(port);
-                }
-                Ok(Some(port)) => self.opener.close(port),
-                Ok(None) => {}
-                Err(error) => tracing::error!(%error, "a port could not be removed"),
-            }
-        }
-        self.opener.finish();
-    }
-
-    /// The ports that are still open are another process's alone from now on.
-    pub(super) fn leave_kept(&mut self) {
-        self.opener.kept().iter_mut().for_each(|port| port.cleanup.leave_interfaces());
-    }
-
-    /// The ports that are still open are closed, for they are opened anew.
-    pub(super) fn close_kept(&mut self) {
-        self.opener.close_kept();
-    }
-
-    /// What was done to kernel interfaces that another process may have open, too.
-    pub(super) fn to_undo(&self) -> Vec<Undo> {
-        let shared = self.iter().filter(|(_, port)| shared_interface(&port.wanted.spec).is_some());
-        shared.flat_map(|(_, port)| port.cleanup.of_interfaces()).collect()
     }
 }

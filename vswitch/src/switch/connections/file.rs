@@ -76,9 +76,11 @@ impl KeptConnection {
 
 /// Finds accidents, which is all that is asked of it. Zeros do not pass for a row.
 fn check(words: &[u64]) -> u64 {
-    words.iter().fold(0x6a09_e667_f3bc_c908, |sum, word| {
-        (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
-    })
+    mixed(0x6a09_e667_f3bc_c908, words.iter().copied())
+}
+
+fn mixed(begin: u64, words: impl Iterator<Item = u64>) -> u64 {
+    words.fold(begin, |sum, word| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29))
 }
 
 /// The header of this boot's files.
@@ -133,10 +135,8 @@ pub struct ConnectionFile {
 
 /// What tells a page's content from another, from the checks of its rows.
 fn print(page: &[u8; PAGE]) -> u64 {
-    page.as_chunks::<ROW>().0.iter().fold(0, |print, row| {
-        let sum = row.last_chunk().map_or(0, |sum| u64::from_ne_bytes(*sum));
-        (print ^ sum).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
-    })
+    let checks = page.as_chunks::<ROW>().0.iter().filter_map(|row| row.last_chunk());
+    mixed(0, checks.map(|check| u64::from_ne_bytes(*check)))
 }
 
 impl ConnectionFile {
@@ -159,7 +159,7 @@ impl ConnectionFile {
 
     /// Looks at so many places of the table, rounded up to pages, and writes what has changed.
     pub fn turn(&mut self, budget: u32, keeper: &ConnectionKeeper, names: Names<'_>) {
-        let result = self.write(budget.div_ceil(ROWS as u32), keeper, names).map(drop);
+        let result = self.write(budget.div_ceil(ROWS as u32), keeper, names);
         if let (Err(error), false) = (&result, self.failed) {
             let path = self.path.display();
             tracing::warn!(
@@ -175,8 +175,7 @@ impl ConnectionFile {
     /// The system's.
     pub fn write_all(&mut self, keeper: &ConnectionKeeper, names: Names<'_>) -> io::Result<()> {
         self.next = 0;
-        while !self.write(u32::MAX, keeper, names)? {}
-        Ok(())
+        self.write(u32::MAX, keeper, names)
     }
 
     /// Where it is.
@@ -192,8 +191,8 @@ impl ConnectionFile {
         }
     }
 
-    /// Goes through so many pages; `true` when the end was reached.
-    fn write(&mut self, pages: u32, keeper: &ConnectionKeeper, names: Names<'_>) -> io::Result<bool> {
+    /// Goes through so many pages, to the end of the table at most.
+    fn write(&mut self, pages: u32, keeper: &ConnectionKeeper, names: Names<'_>) -> io::Result<()> {
         let mut name = (u32::MAX, None);
         for _ in 0..pages {
             let first = (self.next * ROWS) as u32;
@@ -219,10 +218,10 @@ impl ConnectionFile {
             }
             self.next = if more { self.next + 1 } else { 0 };
             if !more {
-                return Ok(true);
+                break;
             }
         }
-        Ok(false)
+        Ok(())
     }
 }
 

@@ -114,6 +114,10 @@ fn restart_files_of_connections_that_are_none_are_not_believed() {
         fs::write(&path, bytes).unwrap();
         assert_eq!(read(&path).unwrap(), [], "another version, another boot: byte {at}");
     }
+    // Another user's.
+    fs::write(&path, &good).unwrap();
+    nix::unistd::chown(&path, Some(65_534.into()), None).unwrap();
+    assert!(read(&path).is_err());
     // A link, a folder, a pipe that nobody writes to.
     fs::remove_file(&path).unwrap();
     fs::write(folder.0.join("other"), &good).unwrap();
