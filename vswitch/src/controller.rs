@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::api::ManualRules;
 use crate::api::tcp::Keys;
+use crate::cluster::status::Shared;
 use crate::control::guard::Fault;
 use crate::switch::Switch;
 
@@ -25,6 +26,8 @@ pub struct Controller {
     faults: HashMap<String, Instant>,
     /// The config file that reloads read: the one of the start, or the one that was loaded last.
     pub config_file: Option<PathBuf>,
+    /// What the client of etcd is doing, where there is one.
+    pub cluster: Option<Shared>,
     /// The keys of the API over TCP, where it is to be had there.
     pub keys: Option<Arc<Keys>>,
 }
@@ -39,6 +42,7 @@ impl Controller {
             shutdown: false,
             faults: HashMap::new(),
             config_file,
+            cluster: None,
             keys: None,
         }
     }

@@ -14,6 +14,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::api;
 use crate::api::tcp::{Keys, Tcp};
+use crate::cluster;
 use crate::commands;
 use crate::config::process::{ApiConfig, ApiTcpConfig};
 use crate::config::{Config, Source};
@@ -114,6 +115,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     controller.keys = keys.clone();
 
     let (jobs, mut work) = mpsc::channel::<api::Job>(JOBS);
+    let followers = jobs.clone();
     let (clients, tcps) = api::start(jobs).context("cannot start the API's thread")?;
     let (ended, mut console_ended) = mpsc::channel::<()>(1);
     if options.interactive {
@@ -137,6 +139,8 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         (None, Some(tcp), Some(keys)) => drop(tokio::spawn(listen(tcp.clone(), keys, tcps))),
         _ => {}
     }
+    controller.cluster = cluster::start(controller.switch.bare_config(), state_file.as_deref(), followers)
+        .context("cannot follow etcd")?;
     // DPDK is up and its threads are there: whatever they start from now on is confined, too.
     let seccomp = controller.switch.bare_config().control.seccomp;
     if let Err(error) = confine(seccomp) {

@@ -5,6 +5,7 @@
 pub mod api;
 pub mod bfd;
 pub mod capabilities;
+pub mod cluster;
 pub mod commands;
 pub mod config;
 pub mod confinement;

@@ -9,12 +9,14 @@
 
 mod bridge;
 mod claims;
+mod cluster;
 mod configuration;
 mod connection;
 mod current;
 mod firewall;
 mod flow_rules;
 mod flows;
+mod followed;
 mod forwarding;
 mod json;
 mod kinds;
@@ -44,16 +46,18 @@ pub use configuration::reload;
 pub use connection::{Accepted, Role};
 use connection::{Caller, Places};
 pub use flow_rules::{ManualRules, message as flow_rule};
+pub use followed::{Followed, follow, read_object, shared_by, shared_object};
 pub use json::{counts, json};
 pub use kinds::object;
 use refusal::Problem;
 use tcp::Tcp;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 use tonic::service::{InterceptorLayer, Routes};
 use tonic::transport::Server;
+use vswitch_api::v1::cluster_server::ClusterServer;
 use vswitch_api::v1::configuration_server::ConfigurationServer;
 use vswitch_api::v1::firewall_server::FirewallServer;
 use vswitch_api::v1::flow_rules_server::FlowRulesServer;
@@ -69,7 +73,7 @@ use vswitch_api::v1::shaping_server::ShapingServer;
 use vswitch_api::v1::tenants_server::TenantsServer;
 use vswitch_api::v1::underlay_server::UnderlayServer;
 
-use crate::control::guard::caught;
+use crate::control::asking::Asker;
 use crate::controller::Controller;
 use crate::switch::ahead::Next;
 
@@ -97,7 +101,7 @@ const BACKLOG: usize = 64;
 /// The way to control.
 #[derive(Clone, Debug)]
 struct Control {
-    jobs: mpsc::Sender<Job>,
+    asker: Asker,
     /// Places of those that watch.
     watchers: Arc<Semaphore>,
 }
@@ -118,19 +122,7 @@ impl Control {
         what: &'static str,
         work: impl FnOnce(&mut Controller) -> T + Send + 'static,
     ) -> Result<T, Problem> {
-        let (answer, answered) = oneshot::channel();
-        let job: Job = Box::new(move |controller| {
-            let result = caught(what, || work(controller));
-            if let Err(fault) = &result {
-                controller.suspect(fault);
-            }
-            // Whoever asked may be gone.
-            let _ = answer.send(result);
-        });
-        let ending =
-            || Problem::new(Code::Unavailable, "", "the switch is ending; ask again when it runs".into());
-        self.jobs.send(job).await.map_err(|_| ending())?;
-        Ok(answered.await.map_err(|_| ending())??)
+        Ok(self.asker.ask(what, work).await?)
     }
 }
 
@@ -184,7 +176,7 @@ pub fn start(jobs: mpsc::Sender<Job>) -> std::io::Result<(mpsc::Sender<Accepted>
     let (accepted, connections) = mpsc::channel::<Accepted>(BACKLOG);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("api".into()).spawn(move || {
-        let control = Control { jobs, watchers: Arc::new(Semaphore::new(WATCHERS)) };
+        let control = Control { asker: Asker::new(jobs), watchers: Arc::new(Semaphore::new(WATCHERS)) };
         if let Err(error) = runtime.block_on(serve(control, connections, tcps)) {
             tracing::error!(%error, "the API has ended; restart the switch when it suits");
         }
@@ -239,6 +231,7 @@ async fn serve(
         flow_rules: FlowRulesServer,
         offloading: OffloadingServer,
         rdma: RdmaServer,
+        cluster: ClusterServer,
     }
     let asks = |request: tonic::Request<()>| {
         request.extensions().get::<Caller>().into_iter().for_each(Caller::ask);

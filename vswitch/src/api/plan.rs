@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use prost_reflect::DynamicMessage;
+use prost_reflect::{DynamicMessage, ReflectMessage as _};
 use toml::Value;
 use tonic::Code;
 use vswitch_api::v1::{self, Kind};
@@ -45,6 +45,29 @@ impl Step {
             return Err(Problem::new(Code::FailedPrecondition, "object", message));
         }
         Ok(Self { what: What::Create(kinds::item(kind, &message)?), claim })
+    }
+
+    /// An object as somebody who is no client has it, such as a cluster's store: made where it is not there, else brought to that. What
+    /// an object has inside, and this one leaves out, is somebody else's.
+    pub fn put(object: &v1::Object, owner: Owner, view: &View) -> Result<Self, Problem> {
+        let (kind, message) = kinds::parts(object)?;
+        let claim = Claim { owner, force: false };
+        let item = kinds::item(kind, &message)?;
+        if !kinds::is_section(kind) && view.get(kind, &item.id)?.is_none() {
+            return Ok(Self { what: What::Create(item), claim });
+        }
+        let is_left_out = |field: &str| {
+            let element = item.table.get(field).and_then(Value::as_array);
+            matches!(field, "routes" | "rules") && element.is_none_or(Vec::is_empty)
+        };
+        let fields = message.descriptor().fields().map(|field| field.name().to_owned()).collect::<Vec<_>>();
+        let paths = fields.into_iter().filter(|field| !is_left_out(field)).collect();
+        Ok(Self { what: What::Update(kind, message, paths), claim })
+    }
+
+    /// As [`put`](Self::put), of one that goes.
+    pub fn take_out(kind: Kind, id: &str, owner: Owner) -> Self {
+        Self { what: What::Delete(kind, id.to_owned()), claim: Claim { owner, force: false } }
     }
 
     pub fn update(request: v1::UpdateRequest) -> Result<Self, Problem> {

@@ -5,6 +5,7 @@ use tonic::{Code, Status};
 use vswitch_api::v1;
 
 use crate::config::ConfigErrors;
+use crate::control::asking::Unanswered;
 use crate::control::guard::Fault;
 use crate::switch::SwitchError;
 use crate::worker::mailbox::WorkerError;
@@ -152,6 +153,15 @@ impl From<SwitchError> for Problems {
 impl From<WorkerError> for Problems {
     fn from(error: WorkerError) -> Self {
         SwitchError::from(error).into()
+    }
+}
+
+impl From<Unanswered> for Problem {
+    fn from(error: Unanswered) -> Self {
+        match error {
+            Unanswered::Ending => Self::new(Code::Unavailable, "", error.to_string()),
+            Unanswered::Fault(fault) => fault.into(),
+        }
     }
 }
 

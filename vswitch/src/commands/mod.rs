@@ -4,6 +4,7 @@
 //! A console is a client like any other: what it knows of the switch is what the API told it, and what programs get with `--json`
 //! is the message that it got.
 
+mod cluster;
 mod config;
 mod flow_rules;
 mod forwarding;
@@ -110,6 +111,7 @@ pub fn entries() -> Vec<Entry> {
         flow_rules::commands(),
         underlay::commands(),
         rdma::commands(),
+        cluster::commands(),
         config::commands(),
     ]
     .into_iter()

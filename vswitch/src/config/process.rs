@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::etcd::EtcdConfig;
 use super::units::ByteSize;
 
 /// Whether DPDK's memory comes from huge pages.
@@ -197,4 +198,7 @@ pub struct ControlConfig {
     pub state: Option<PathBuf>,
     /// System calls once it runs.
     pub seccomp: Seccomp,
+    /// The etcd that the hosts of a cluster share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<EtcdConfig>,
 }

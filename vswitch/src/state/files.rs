@@ -21,7 +21,7 @@ pub(crate) fn read_text(path: &std::path::Path) -> Result<String, String> {
 }
 
 /// A number that nobody can guess: the standard library's randomly keyed hasher.
-pub(super) fn unpredictable() -> u64 {
+pub(crate) fn unpredictable() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::time::Instant::now())
 }

@@ -6,12 +6,13 @@ use std::path::Path;
 use super::super::buffers;
 use super::super::datapath::{NftConfig, VltConfig};
 use super::super::error::quote;
+use super::super::etcd::EtcdConfig;
 use super::super::name::Name;
 use super::super::process::WorkersConfig;
 use super::super::rcft::{QuotaConfig, RcftConfig};
 use super::super::units::ByteSize;
-use super::Checker;
 use super::ports::{check_pci_address, check_socket_path};
+use super::{Checker, is_unicast};
 
 /// Less than this and no port starts.
 const LEAST_MEMORY: ByteSize = ByteSize::mebibytes(32);
@@ -27,6 +28,64 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     tcp(checker);
     if checker.config.control.state.as_deref() == Some(Path::new("")) {
         checker.fail("control.state", "[control] state is empty; write a path or leave the key out");
+    }
+    etcd(checker);
+}
+
+/// The etcd of the cluster.
+fn etcd(checker: &mut Checker<'_>) {
+    let Some(etcd) = &checker.config.control.etcd else { return };
+    if etcd.endpoints.is_empty() {
+        let message = "[control] etcd has no endpoints; name the URL of a member at least, such as \"http://192.0.2.1:2379\"";
+        checker.fail("control.etcd.endpoints", message);
+    }
+    let mut secure = HashSet::new();
+    for (at, endpoint) in etcd.endpoints.iter().enumerate() {
+        let scheme =
+            endpoint.split_once("://").filter(|(_, rest)| !rest.is_empty()).map(|(scheme, _)| scheme);
+        match scheme {
+            Some("http") => drop(secure.insert(false)),
+            Some("https") => drop(secure.insert(true)),
+            _ => {
+                let message = format!(
+                    "[control] etcd: {} is no URL of a member; write http://<address>:2379, or https:// with tls",
+                    quote(endpoint)
+                );
+                checker.fail(format!("control.etcd.endpoints[{at}]"), message);
+            }
+        }
+    }
+    if secure.contains(&true) && etcd.tls.is_none() {
+        let message = "[control] etcd has https endpoints and no tls; name the CAs of its certificates with tls = { ca = ... }";
+        checker.fail("control.etcd", message);
+    }
+    if secure.contains(&false) && etcd.tls.is_some() {
+        let message =
+            "[control] etcd has tls and an http endpoint, whose traffic anybody could read; write https://";
+        checker.fail("control.etcd.endpoints", message);
+    }
+    if etcd.tls.as_ref().is_some_and(|tls| tls.certificate.is_some() != tls.key.is_some()) {
+        let message = "[control] etcd tls has one of certificate and key; give both, or neither";
+        checker.fail("control.etcd.tls", message);
+    }
+    if !etcd.prefix.ends_with('/') || etcd.prefix.len() > 256 {
+        let message = format!(
+            "[control] etcd prefix {} does not end with /, or is longer than 256 characters",
+            quote(&etcd.prefix)
+        );
+        checker.fail("control.etcd.prefix", message);
+    }
+    if let Some(vtep) = etcd.vteps.iter().find(|vtep| !is_unicast(**vtep)) {
+        checker.fail("control.etcd.vteps", format!("[control] etcd vteps: {vtep} is not a unicast address"));
+    }
+    let (shortest, longest) = (EtcdConfig::SHORTEST_LEASE, EtcdConfig::LONGEST_LEASE);
+    if !(shortest..=longest).contains(&etcd.lease) || etcd.lease.subsec_nanos() != 0 {
+        let message = format!(
+            "[control] etcd lease is not whole seconds from {} to {}",
+            shortest.as_secs(),
+            longest.as_secs()
+        );
+        checker.fail("control.etcd.lease", message);
     }
 }
 

@@ -1,0 +1,60 @@
+//! What control does for the client of etcd: it looks at the config, and takes in what others said.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use vswitch_api::v1::Kind;
+use wire::Vni;
+
+use super::book::News;
+use crate::api::{self, Followed};
+use crate::config::LocationConfig;
+use crate::state::owners::Owner;
+use crate::switch::Switch;
+use crate::switch::following::{Heard, Refused};
+
+/// Takes in where stations are. What was refused of them; or that all of it was, and why.
+pub fn take_in(switch: &mut Switch, news: News) -> Result<Vec<Refused>, String> {
+    let mut reached: HashMap<Arc<[IpAddr]>, IpAddr> = HashMap::new();
+    let mut choose = |vteps: &Arc<[IpAddr]>| {
+        // The first that an uplink leads to: both ends come to the same where both have the same networks.
+        let choice = || vteps.iter().find(|vtep| switch.topology().paths(**vtep).is_some());
+        *reached
+            .entry(vteps.clone())
+            .or_insert_with(|| choice().or(vteps.first()).copied().unwrap_or(IpAddr::V4(0.into())))
+    };
+    let come = news.stations.into_iter().map(|station| LocationConfig {
+        vtep: choose(&station.vteps),
+        vni: station.vni,
+        vip: station.vip,
+        mac: station.mac,
+        groups: station.groups,
+    });
+    let come: Vec<LocationConfig> = come.collect();
+    let members: BTreeMap<Vni, BTreeSet<IpAddr>> =
+        news.members.iter().map(|(vni, hosts)| (*vni, hosts.iter().map(&mut choose).collect())).collect();
+    switch.follow(Owner::Etcd, Heard { come, gone: news.gone, members }).map_err(|error| error.to_string())
+}
+
+/// Carries changes of objects out. Why not, of those that cannot be, in their order.
+pub fn carry_out(switch: &mut Switch, changes: &[Followed]) -> Vec<Option<String>> {
+    // Nobody can be in a group that goes: stations elsewhere are out of it first.
+    let gone: Vec<&str> = changes
+        .iter()
+        .filter_map(|change| match change {
+            Followed::Gone(Kind::SecurityGroup, id) => Some(id.as_str()),
+            _ => None,
+        })
+        .collect();
+    if !gone.is_empty() {
+        let is_gone = |group: &crate::config::Name| gone.contains(&group.as_str());
+        let members = switch.topology().locations().filter(|location| location.groups.iter().any(is_gone));
+        let mut come: Vec<LocationConfig> = members.cloned().collect();
+        come.iter_mut().for_each(|location| location.groups.retain(|group| !is_gone(group)));
+        if let Err(error) = switch.follow(Owner::Etcd, Heard { come, ..Heard::default() }) {
+            tracing::warn!(%error, "stations of other hosts stay in a security group that goes");
+        }
+    }
+    api::follow(switch, Owner::Etcd, changes)
+}

@@ -1,0 +1,68 @@
+//! Many hosts, by way of an etcd that they share: each publishes its vNICs under a lease, and follows those of the others.
+//!
+//! The client has a thread of its own: however slowly etcd answers, control waits for nothing. While etcd is not to be had, what it
+//! said last holds. [`ETCD.md`](../../ETCD.md) says what the keys and values are and what is decided by them.
+//!
+//! `keys` reads and writes keys and values, `book` is what the hosts say and what follows from it, `publish` and `publishing` are what
+//! this host says, `objects` is what the config gets from there, `store` is etcd; `follower` brings them together, and `apply` is what
+//! control does for it.
+
+mod apply;
+pub mod book;
+mod follower;
+mod generations;
+pub mod keys;
+mod objects;
+mod publish;
+mod publishing;
+pub mod status;
+mod store;
+
+use std::path::{Path, PathBuf};
+
+use tokio::sync::mpsc;
+
+use crate::api::Job;
+use crate::config::{Config, EtcdConfig, Name};
+use crate::control::asking::Asker;
+use follower::Follower;
+use status::Shared;
+
+/// Starts the client of a config that has one, on a thread of its own; `state` is the state file, if there is one. What it does can be
+/// read from what this returns.
+///
+/// # Errors
+/// When this host has no name that others could tell it by, or the system no thread.
+pub fn start(
+    config: &Config,
+    state: Option<&Path>,
+    jobs: mpsc::Sender<Job>,
+) -> std::io::Result<Option<Shared>> {
+    let Some(etcd) = &config.control.etcd else { return Ok(None) };
+    let own = own_name(etcd).map_err(std::io::Error::other)?;
+    let file = generations_file(state.unwrap_or(&config.api.socket));
+    let shared = Follower::status(etcd, &own);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (etcd, told) = (etcd.clone(), shared.clone());
+    std::thread::Builder::new().name("etcd".into()).spawn(move || {
+        runtime.block_on(Follower::new(etcd, own, &file, Asker::new(jobs), told).run());
+    })?;
+    Ok(Some(shared))
+}
+
+/// The name of this host: that of the config, or the machine's.
+fn own_name(etcd: &EtcdConfig) -> Result<Name, String> {
+    if let Some(name) = &etcd.host {
+        return Ok(name.clone());
+    }
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").map_err(|error| error.to_string())?;
+    Name::new(name.trim()).map_err(|error| {
+        format!("{error}; this machine's host name is to be its name in etcd: write `host` in [control] etcd")
+    })
+}
+
+fn generations_file(beside: &Path) -> PathBuf {
+    let mut file = beside.as_os_str().to_owned();
+    file.push(".generations");
+    file.into()
+}

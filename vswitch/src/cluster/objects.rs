@@ -1,0 +1,193 @@
+//! Objects of the config that live in etcd, so that one `put` reaches every host: which there are, and what of a change the switch is to
+//! do.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vswitch_api::v1::{self, Kind};
+
+use crate::api::{Followed, read_object, shared_object};
+
+/// An object as a key says it.
+#[derive(Clone, Debug, PartialEq)]
+struct Said {
+    kind: Kind,
+    id: String,
+    object: v1::Object,
+}
+
+/// What keys say, and what was not taken in of it.
+#[derive(Debug, Default)]
+pub struct Objects {
+    said: BTreeMap<String, Said>,
+    /// Objects that the switch does not have as they are said, or has and nobody says any more.
+    due: BTreeSet<(i32, String)>,
+    /// What is wrong with keys.
+    faults: BTreeMap<String, String>,
+}
+
+impl Objects {
+    /// A key has a value, or none any more.
+    pub fn hear(&mut self, key: &str, value: Option<&[u8]>) {
+        self.faults.remove(key);
+        let said = value.and_then(|value| match read(value) {
+            Ok(said) => Some(said),
+            Err(error) => {
+                let text = format!("{error}; it is as if the key were not there");
+                self.faults.insert(key.to_owned(), text);
+                None
+            }
+        });
+        let before = match said.clone() {
+            Some(said) => self.said.insert(key.to_owned(), said),
+            None => self.said.remove(key),
+        };
+        if before != said {
+            for said in before.into_iter().chain(said) {
+                self.due.insert((said.kind.into(), said.id));
+            }
+        }
+    }
+
+    /// These are all keys there are.
+    pub fn hear_all<'k>(&mut self, all: impl Iterator<Item = (&'k str, &'k [u8])>) {
+        let mut gone: BTreeSet<String> = self.said.keys().chain(self.faults.keys()).cloned().collect();
+        for (key, value) in all {
+            gone.remove(key);
+            self.hear(key, Some(value));
+        }
+        gone.iter().for_each(|key| self.hear(key, None));
+    }
+
+    /// The switch has an object that came from here once.
+    pub fn ask(&mut self, kind: Kind, id: String) {
+        self.due.insert((kind.into(), id));
+    }
+
+    /// What the switch has to do, each with the key it is about.
+    pub fn due(&mut self) -> Vec<(String, Followed)> {
+        let due = std::mem::take(&mut self.due);
+        if due.is_empty() {
+            return Vec::new();
+        }
+        // The first key that says an object is the one that counts.
+        let mut first: BTreeMap<(i32, &str), (&String, &Said)> = BTreeMap::new();
+        for (key, said) in &self.said {
+            let id = (said.kind.into(), said.id.as_str());
+            match first.get(&id) {
+                None => drop(first.insert(id, (key, said))),
+                Some((other, _)) => {
+                    let text =
+                        format!("it says the object that {other} says already; remove one of the two keys");
+                    self.faults.insert(key.clone(), text);
+                }
+            }
+        }
+        let step = |(kind, id): &(i32, String)| match first.get(&(*kind, id.as_str())) {
+            Some((key, said)) => Some(((*key).clone(), Followed::Is(Box::new(said.object.clone())))),
+            None => {
+                let kind = Kind::try_from(*kind).ok()?;
+                Some((format!("{} {id}", kind.as_str_name()), Followed::Gone(kind, id.clone())))
+            }
+        };
+        due.iter().filter_map(step).collect()
+    }
+
+    /// The switch did not do what was due: it is due again, and the fault is told.
+    pub fn refused(&mut self, key: &str, change: &Followed, why: String) {
+        match change {
+            Followed::Is(_) => {
+                if let Some(said) = self.said.get(key) {
+                    self.due.insert((said.kind.into(), said.id.clone()));
+                }
+            }
+            Followed::Gone(kind, id) => drop(self.due.insert(((*kind).into(), id.clone()))),
+        }
+        self.faults.insert(key.to_owned(), why);
+    }
+
+    /// The switch did what was due.
+    pub fn done(&mut self, key: &str) {
+        self.faults.remove(key);
+    }
+
+    /// True when something is due.
+    pub fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// What is wrong, by key.
+    pub fn faults(&self) -> &BTreeMap<String, String> {
+        &self.faults
+    }
+
+    /// How many objects there are.
+    pub fn count(&self) -> usize {
+        self.said.len()
+    }
+}
+
+fn read(value: &[u8]) -> Result<Said, String> {
+    let object = read_object(value)?;
+    let (kind, id) = shared_object(&object)?;
+    Ok(Said { kind, id, object })
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+
+    const VPC: &[u8] = br#"{"vpc": {"name": "red", "vni": 100}}"#;
+
+    #[test]
+    fn etcd_objects_are_due_when_they_change_and_once() {
+        let mut objects = Objects::default();
+        objects.hear("k/1", Some(VPC));
+        let due = objects.due();
+        assert!(matches!(&due[..], [(key, Followed::Is(_))] if key == "k/1"), "{due:?}");
+        assert!(objects.due().is_empty());
+        // The same, as protobuf has it.
+        let Followed::Is(object) = &due[0].1 else { panic!() };
+        objects.hear("k/1", Some(&object.encode_to_vec()));
+        assert!(!objects.is_due());
+        // What was refused is tried again.
+        objects.refused("k/1", &due[0].1, "no".into());
+        assert_eq!((objects.due().len(), objects.faults().len()), (1, 1));
+        objects.done("k/1");
+        objects.hear_all(std::iter::empty());
+        assert_eq!(objects.due(), [("KIND_VPC red".into(), Followed::Gone(Kind::Vpc, "red".into()))]);
+        assert_eq!((objects.count(), objects.faults().len()), (0, 0));
+    }
+
+    #[test]
+    fn etcd_objects_that_two_keys_say_are_as_the_first_says() {
+        let mut objects = Objects::default();
+        objects.hear("b", Some(VPC));
+        objects.hear("a", Some(br#"{"vpc": {"name": "red", "vni": 7}}"#));
+        let due = objects.due();
+        assert!(matches!(&due[..], [(key, _)] if key == "a"), "{due:?}");
+        assert!(objects.faults()["b"].contains("that a says"), "{:?}", objects.faults());
+        objects.hear("a", None);
+        let due = objects.due();
+        assert!(matches!(&due[..], [(key, Followed::Is(_))] if key == "b"), "{due:?}");
+    }
+
+    #[test]
+    fn etcd_objects_of_one_host_and_garbage_are_told_and_nothing_else() {
+        let mut objects = Objects::default();
+        for (key, value) in [
+            ("port", &br#"{"port": {"name": "p", "port": {"null": {}}}}"#[..]),
+            ("json", br#"{"vpc": "#),
+            ("field", br#"{"vpc": {"name": "red", "vny": 100}}"#),
+            ("bytes", &[0xff, 0, 1, 2]),
+            ("empty", b""),
+            ("value", br#"{"vpc": {"name": "red", "vni": 100000000}}"#),
+        ] {
+            objects.hear(key, Some(value));
+            assert!(objects.faults().contains_key(key), "{key}");
+        }
+        assert!(!objects.is_due());
+        assert!(objects.faults()["port"].contains("of one host"), "{:?}", objects.faults());
+    }
+}
