@@ -19,6 +19,7 @@ pub mod cni;
 pub mod counters;
 pub mod daemon;
 pub mod dhcp;
+pub mod etcd;
 pub mod frr;
 pub mod guest;
 pub mod lab;

@@ -21,7 +21,7 @@ use super::generations::Generations;
 use super::keys::{self, Keys, Subject};
 use super::objects::Objects;
 use super::publish::Wanted;
-use super::publishing::{Mine, Own};
+use super::publishing::{Mine, Own, Voice};
 use super::status::{Host, Shared, Status};
 use super::store::{Store, StoreError, watching};
 use crate::api;
@@ -483,7 +483,7 @@ impl Follower {
         let revision = pair.mod_revision();
         match &change {
             Change::Member(host, None) if *host == self.own => {
-                drop(self.mine.lost(&Own::Member(vni), revision))
+                self.mine.lost(&Own::Member(vni), revision);
             }
             Change::Vnic(host, vnic, None) if *host == self.own => {
                 self.mine.lost(&Own::Vnic(vni, vnic.clone()), revision);
@@ -636,10 +636,9 @@ impl Follower {
             }
             return Ok(());
         }
-        let result = self
-            .mine
-            .publish(store, &self.keys, &self.own, &self.wanted, self.instance, lease, &mut self.generations)
-            .await;
+        let (keys, own, instance) = (&self.keys, self.own.as_str(), self.instance);
+        let voice = Voice { store, keys, own, instance, lease };
+        let result = self.mine.publish(&voice, &self.wanted, &mut self.generations).await;
         self.generations.save();
         self.shared.lock().published = self.mine.published();
         Ok(result?)

@@ -28,6 +28,16 @@ pub struct Mine {
     host: Option<Had<Vec<u8>>>,
 }
 
+/// Who publishes: a process of a host, under its lease.
+#[derive(Clone, Copy)]
+pub struct Voice<'v> {
+    pub store: &'v Store,
+    pub keys: &'v Keys,
+    pub own: &'v str,
+    pub instance: u64,
+    pub lease: i64,
+}
+
 /// A key of this host.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Own {
@@ -104,14 +114,11 @@ impl Mine {
     /// [`StoreError`]; what was done until then is known.
     pub async fn publish(
         &mut self,
-        store: &Store,
-        keys: &Keys,
-        own: &str,
+        voice: &Voice<'_>,
         wanted: &Wanted,
-        instance: u64,
-        lease: i64,
         generations: &mut Generations,
     ) -> Result<(), StoreError> {
+        let Voice { store, keys, own, instance, lease } = *voice;
         let mut come: Vec<((Vni, Name), Published)> = Vec::new();
         for ((vni, name), said) in &wanted.vnics {
             let generation = generations.of(*vni, name, said);
