@@ -15,7 +15,7 @@ const START: Duration = Duration::from_secs(20);
 /// What a lease of the hosts is here, in seconds: the shortest there is.
 pub const LEASE: u64 = 2;
 /// How long hosts believe one whose lease has ended.
-pub const GRACE: Duration = Duration::from_secs(3);
+pub const GRACE: Duration = Duration::from_secs(6);
 
 /// Members of an etcd, in a namespace of their own.
 #[derive(Debug)]

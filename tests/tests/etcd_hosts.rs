@@ -362,3 +362,59 @@ fn etcd_objects_reach_every_host_and_garbage_reaches_none() {
     assert_eq!(ping.stop().0, 0, "packets were lost");
     site.stop();
 }
+
+/// A thousand hosts with a hundred vNICs each, that are keys in etcd and nobody behind them.
+#[test]
+#[ignore = "fills an etcd with a hundred thousand vNICs"]
+fn etcd_a_hundred_thousand_locations_of_a_thousand_hosts() {
+    const HOSTS: usize = 1000;
+    const VNICS: usize = 100;
+    let fabric = Fabric::new();
+    let etcd = Etcd::start();
+    let host = Host::new(&fabric, &etcd, 1);
+    let red = host.container("red", 1, 1);
+    let helper = tests::script::path("etcd_fill.py").display().to_string();
+    let fill = |words: &[&str]| {
+        let endpoint = etcd.endpoint(0);
+        let all = [&[tests::script::PYTHON, &helper, &endpoint][..], words].concat();
+        etcd.netns.run(&all)
+    };
+    let (hosts, vnics, vni) = (HOSTS.to_string(), VNICS.to_string(), RED.to_string());
+    fill(&["fill", &vni, &hosts, &vnics]);
+    // The stations of 172.16.0.0/12 are all on the link, and nobody answers for them.
+    let uplink =
+        "[vlt]\nentries = 262144\n".to_owned() + &vpc("red", RED, &["10.0.0.0/8"], "") + &red.vnic("");
+    let text = host.config(&etcd, "", &uplink).replace("172.16.0.1/24", "172.16.0.1/12");
+    let began = Instant::now();
+    let mut daemon = Daemon::start_alone(&host.netns, &text);
+    let started = began.elapsed();
+    wait_for("all locations", Duration::from_secs(120), || {
+        (daemon.figure("show vlt 1", "/used") > (HOSTS * VNICS) as i64).then_some(())
+    });
+    let loaded = began.elapsed();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.process().pid())).unwrap();
+    let memory = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap().to_owned();
+    // Changes arrive a thousand a second.
+    let dir = tests::Workdir::new("churn");
+    let endpoint = etcd.endpoint(0);
+    let words = [tests::script::PYTHON, &helper, &endpoint, "churn", &vni, &hosts, "1000", "10"];
+    let mut churn = etcd.netns.spawn("churn", &words, &dir);
+    let before = control(&daemon)["events"].as_i64().unwrap();
+    let mut lags = Vec::new();
+    while churn.exited().is_none() {
+        lags.push(Duration::from_secs_f64(control(&daemon)["lag-milliseconds"].as_f64().unwrap() / 1e3));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let after = control(&daemon);
+    let events = after["events"].as_i64().unwrap() - before;
+    eprintln!(
+        "{} locations: the switch answered after {started:?} and had them all after {loaded:?}, {memory}; {events} changes within 10 s \
+         were in use {:?} after they had come at the median, {} ms at the most",
+        HOSTS * VNICS,
+        median(lags),
+        after["longest-lag-milliseconds"]
+    );
+    assert!(events > 1000, "{}", churn.output());
+    assert!(loaded < Duration::from_secs(60));
+    daemon.stop();
+}

@@ -110,7 +110,7 @@ mod tests {
         Wanted::of(&Config::parse(text, "f").unwrap_or_else(|errors| panic!("{errors}")), &[])
     }
 
-    const UPLINK: &str = "[[uplink]]\nname = \"u\"\nport = { kind = \"null\" }\naddresses = [\"172.16.0.1/24\", \"fd00:16::1/64\"]\n";
+    const UPLINK: &str = "[[uplink]]\nname = \"u\"\nport = { kind = \"null\" }\naddresses = [\"172.16.0.1/24\", \"fd00:16::1/64\"]\nmtu = 1600\n";
 
     fn vpc(name: &str, vni: u32, peer: &str) -> String {
         let routes = match peer {
