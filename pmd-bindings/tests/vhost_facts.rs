@@ -273,3 +273,35 @@ fn repair_the_queues_that_a_guest_enables_are_told() {
     stop(vhost, rx, tx).detach().unwrap();
     assert_eq!(pool.in_use(), 0);
 }
+
+/// The library waits for sockets for a second at a time, whatever comes and goes meanwhile.
+#[test]
+fn vhost_peers_hear_at_once_of_ports_that_come_and_go() {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    // The library's first words and ours: its features.
+    const GET_FEATURES: [u32; 3] = [1, 1, 0];
+    let eal = eal();
+    let pool = pool(&eal, 4095);
+    let socket = std::env::temp_dir().join(format!("pmd-vhost-{}.sock", std::process::id()));
+    let (mut answered, mut hung_up) = (Vec::new(), Vec::new());
+    for round in 0..5 {
+        let vhost = Port::on_vhost_user(&eal, &format!("vhost{round}"), &server(&socket, 1)).unwrap();
+        let (vhost, rx, tx) = start(vhost, &PortConfig::default(), &pool);
+        let began = Instant::now();
+        let mut peer = UnixStream::connect(&socket).unwrap();
+        peer.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let question: Vec<u8> = GET_FEATURES.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        peer.write_all(&question).unwrap();
+        peer.read_exact(&mut [0; 20]).unwrap();
+        answered.push(began.elapsed());
+        let began = Instant::now();
+        stop(vhost, rx, tx).detach().unwrap();
+        assert_eq!(peer.read(&mut [0]).unwrap(), 0, "it hangs up");
+        hung_up.push(began.elapsed());
+    }
+    for (what, mut times) in [("answers", answered), ("hangs up", hung_up)] {
+        times.sort_unstable();
+        assert!(times[2] < Duration::from_millis(500), "{what} after {times:?}");
+    }
+}

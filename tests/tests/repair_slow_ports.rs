@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use prost_types::FieldMask;
 use tests::api::{self, Api, NETWORKS, problems};
 use tests::{Daemon, Netns, Workdir, process};
 use tonic::{Code, Status};
@@ -39,6 +40,30 @@ impl Drop for Thawed {
         drop(process::try_run(&["fsfreeze", "--unfreeze", &self.0]));
         drop(process::try_run(&["umount", "-l", &self.0]));
     }
+}
+
+/// Changes the port of a vNIC, and waits for it.
+fn replace_and_wait(api: &mut Api, vnic: Vnic, limit: Duration) -> Option<Result<Entry, Status>> {
+    let request = UpdateRequest {
+        object: Some(api::object(Spec::Vnic(vnic))),
+        update_mask: Some(FieldMask { paths: vec!["port".into()] }),
+        wait: true,
+        ..Default::default()
+    };
+    let call = api.objects.update(request);
+    let answer = api.runtime.block_on(async { tokio::time::timeout(limit, call).await });
+    Some(answer.ok()?.map(tonic::Response::into_inner))
+}
+
+/// A vNIC on a file of frames.
+fn filed_vnic(name: &str, number: u8, folder: &str) -> Vnic {
+    let file = Some(format!("{folder}/{name}.pcap"));
+    let pcap = port_spec::Pcap { tx_pcap: file, ..Default::default() };
+    api::vnic(name, "red", number, port_spec::Kind::Pcap(pcap))
+}
+
+fn state(api: &mut Api, name: &str) -> State {
+    api.get(Kind::Vnic, name).unwrap().status.unwrap().state()
 }
 
 /// How long the slowest of some answers of an idle client took while `busy` runs.
@@ -109,6 +134,78 @@ fn repair_control_answers_beside_ports_that_take_seconds() {
     for name in ["slow", "behind"] {
         daemon.ctl(&format!("port detach {name}"));
     }
+    daemon.end();
+}
+
+/// A port whose place another one takes goes first. Whoever changes it waits, and nobody else: neither who looks nor who changes
+/// something else, ports among it.
+#[test]
+fn repair_control_answers_while_a_port_makes_room_for_another() {
+    let host = Netns::new("host");
+    let (dir, at) = frozen();
+    let thawed = Thawed(at.clone());
+    let daemon = Daemon::start(&host, NETWORKS);
+    let socket = daemon.socket().to_owned();
+    let mut api = Api::connect(&socket);
+    let has = |name: &str| host.interfaces().iter().any(|iface| iface == name);
+    for (name, number) in [("one", 1), ("two", 2)] {
+        create_and_wait(&mut api, Spec::Vnic(api::tap_vnic(name, "red", number))).unwrap();
+        assert!(has(name) && state(&mut api, name) == State::Up);
+    }
+    let busy = {
+        let (socket, at) = (socket.clone(), at.clone());
+        std::thread::spawn(move || {
+            let mut api = Api::connect(&socket);
+            let entry = replace_and_wait(&mut api, filed_vnic("one", 1, &at), Duration::from_secs(60));
+            assert_eq!(entry.unwrap().unwrap().status.unwrap().state(), State::Pending);
+        })
+    };
+    let (mut slowest, mut answers, mut made_room) = (Duration::ZERO, 0, false);
+    while !busy.is_finished() {
+        let began = Instant::now();
+        api.create(api::vpc("blue", 200)).unwrap();
+        api.delete(Kind::Vpc, "blue").unwrap();
+        assert_eq!(state(&mut api, "two"), State::Up);
+        slowest = slowest.max(began.elapsed());
+        answers += 1;
+        made_room |= daemon.ctl("port list").contains("it makes room");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    busy.join().unwrap();
+    eprintln!("{answers} times two changes and a look, the slowest after {slowest:?}");
+    assert!(answers > 10 && slowest < BOUND, "{answers} answers, the slowest after {slowest:?}");
+    assert!(made_room && !has("one") && has("two"));
+    // Somebody who goes away while a port has made room for his: it comes back when nobody has asked for a while.
+    let gone = replace_and_wait(&mut api, filed_vnic("two", 2, &at), Duration::from_millis(300));
+    assert!(gone.is_none(), "{gone:?}");
+    // Somebody who is gone before a port of the same vNIC comes, and somebody who takes that away: the last word counts.
+    create_and_wait(&mut api, Spec::Vnic(api::tap_vnic("three", "red", 3))).unwrap();
+    let gone = replace_and_wait(&mut api, filed_vnic("three", 3, &at), Duration::from_millis(300));
+    assert!(gone.is_none(), "{gone:?}");
+    api.delete(Kind::Vnic, "three").unwrap();
+    drop(thawed);
+    for name in ["one", "two"] {
+        tests::wait_for("the port", Duration::from_secs(20), || {
+            (state(&mut api, name) == State::Up).then_some(())
+        });
+    }
+    assert!(has("two") && !has("one") && !has("three"));
+    // One that cannot be opened is refused, and the one that made room is there again when the answer comes.
+    let before = daemon.ctl("show config");
+    let packet = port_spec::AfPacket { iface: "nosuch0".into(), ..Default::default() };
+    let bad = api::vnic("two", "red", 2, port_spec::Kind::AfPacket(packet));
+    let refused = replace_and_wait(&mut api, bad, Duration::from_secs(60)).unwrap().unwrap_err();
+    assert!(problems(&refused)[0].2.contains("nosuch0"), "{refused:?}");
+    assert!(has("two") && state(&mut api, "two") == State::Up && daemon.ctl("show config") == before);
+    // One that can comes in its place.
+    let tap = port_spec::Tap { iface: "other".into(), ..Default::default() };
+    let good = api::vnic("two", "red", 2, port_spec::Kind::Tap(tap));
+    let entry = replace_and_wait(&mut api, good, Duration::from_secs(60)).unwrap().unwrap();
+    assert!(entry.status.unwrap().state() == State::Up && has("other") && !has("two"));
+    for name in ["one", "two"] {
+        api.delete(Kind::Vnic, name).unwrap();
+    }
+    drop(dir);
     daemon.end();
 }
 

@@ -14,6 +14,7 @@ mod guard;
 mod notify;
 mod queue;
 mod quiesce;
+mod wake;
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -313,6 +314,7 @@ impl Open {
             if unsafe { sys::rte_vhost_driver_start(path) } != 0 {
                 return Some("listen on the socket");
             }
+            wake::added();
             None
         });
         let open = match (open, step) {
@@ -335,6 +337,7 @@ impl Drop for Open {
         let ((), _) = log::captured(|| unsafe {
             sys::rte_vhost_driver_unregister(self.socket.path.as_ptr());
         });
+        wake::closed();
         devices().remove(&self.socket.path);
         // Of peers that are sent away so, nobody tells that they are gone.
         let waiting = self.device.peers().connected.saturating_sub(1);

@@ -1,40 +1,54 @@
-//! The old process's side: a socket on which a new one asks, and the steps by which it lets go.
+//! The old process's side: a socket on which new ones ask, and the steps by which it lets go to one of them.
+//!
+//! Whoever has said hello has the only place there is, and keeps it for as long as it says that it lives; everybody else hears at once who
+//! has it. What a process does that has not said hello holds up nobody.
 
 use std::fs;
-use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
 
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
+use nix::sys::socket::{getsockopt, sockopt};
+use tokio::sync::mpsc;
 
 use super::tables::Chunk;
 use super::wire::{Link, Message};
-use super::{HandoverError, VERSION, socket_beside};
+use super::{ALIVE_EVERY, HandoverError, VERSION, socket_beside};
 use crate::control::server::{BindError, bind_unseen};
 
 /// How long a message may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the new process may take from its first word to the one that begins the upgrade: it starts DPDK meanwhile.
 const PREPARATION: Duration = Duration::from_secs(120);
+/// How long it may say nothing while it gets ready or works: it says that it lives.
+const SILENCE: Duration = ALIVE_EVERY.saturating_mul(10);
 /// How long it may take with the tables.
 const TABLES: Duration = Duration::from_secs(10);
+/// How long it may say nothing in that time, in which nobody else is answered.
+const SILENCE_WITH_TABLES: Duration = ALIVE_EVERY.saturating_mul(4);
 /// How long it may take to open ports and sockets.
 const WORK: Duration = Duration::from_secs(30);
+/// Processes that have not said hello yet.
+const MOST_STRANGERS: usize = 16;
 
-/// The socket on which a new process asks.
+/// The socket on which new processes ask.
 #[derive(Debug)]
 pub struct Door {
     path: PathBuf,
     is_kept: bool,
-    serving: JoinHandle<()>,
+    listener: Arc<UnixListener>,
+    is_shut: Arc<AtomicBool>,
 }
 
 /// A new process that is ready, and has asked for the tables.
 #[derive(Debug)]
 pub struct Successor {
     link: Link,
+    _place: Taken,
 }
 
 impl Door {
@@ -45,13 +59,16 @@ impl Door {
     pub fn open(control: &Path, successors: mpsc::Sender<Successor>) -> Result<Self, BindError> {
         let path = socket_beside(control);
         let listener = bind_unseen(&path, None, |bound, path| fs::rename(bound, path))?;
-        let listener = UnixListener::from_std(listener).map_err(|source| BindError::System {
-            what: "serve",
-            path: path.clone(),
-            source,
-        })?;
-        let serving = tokio::spawn(serve(listener, successors));
-        Ok(Self { path, is_kept: false, serving })
+        let system = |source| BindError::System { what: "serve", path: path.clone(), source };
+        listener.set_nonblocking(false).map_err(system)?;
+        let (listener, is_shut) = (Arc::new(listener), Arc::new(AtomicBool::new(false)));
+        let door =
+            Self { path: path.clone(), is_kept: false, listener: listener.clone(), is_shut: is_shut.clone() };
+        // On threads that nobody waits for: who asks is answered while control hands over to another one, and one that says nothing
+        // does not hold up the end of this process.
+        let serve = move || serve(&listener, &is_shut, &successors);
+        Builder::new().name("upgrade".into()).spawn(serve).map_err(system)?;
+        Ok(door)
     }
 
     /// The path is another process's now.
@@ -62,69 +79,123 @@ impl Door {
 
 impl Drop for Door {
     fn drop(&mut self) {
-        self.serving.abort();
+        self.is_shut.store(true, Ordering::Release);
+        // Nobody can connect any more, and who waits for that is woken up.
+        let _ = nix::sys::socket::shutdown(self.listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);
         if !self.is_kept {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// One new process at a time: the next one is heard when the one before has gone.
-async fn serve(listener: UnixListener, successors: mpsc::Sender<Successor>) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(100)).await;
+/// The place of the one process that takes over.
+#[derive(Clone, Debug, Default)]
+struct Place(Arc<Mutex<Option<(i32, Instant)>>>);
+
+/// The place is taken until this goes.
+#[derive(Debug)]
+struct Taken(Place);
+
+impl Place {
+    fn lock(&self) -> MutexGuard<'_, Option<(i32, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes it for a process, or says who has it.
+    fn take(&self, pid: i32) -> Result<Taken, String> {
+        let mut taken = self.lock();
+        if let Some((pid, since)) = *taken {
+            let seconds = since.elapsed().as_secs();
+            return Err(format!(
+                "process {pid} asked {seconds} s ago, and is about to take over; try again when it has, or has ended"
+            ));
+        }
+        *taken = Some((pid, Instant::now()));
+        Ok(Taken(self.clone()))
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        *self.0.lock() = None;
+    }
+}
+
+/// Counts who has not said hello yet.
+#[derive(Debug)]
+struct Stranger(Arc<AtomicUsize>);
+
+impl Stranger {
+    fn one_more(count: &Arc<AtomicUsize>) -> Option<Self> {
+        let more = |count: usize| (count < MOST_STRANGERS).then_some(count + 1);
+        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Self(count.clone()))
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn serve(listener: &UnixListener, is_shut: &AtomicBool, successors: &mpsc::Sender<Successor>) {
+    let (place, strangers) = (Place::default(), Arc::new(AtomicUsize::new(0)));
+    while !is_shut.load(Ordering::Acquire) {
+        let Ok((stream, _)) = listener.accept() else {
+            std::thread::sleep(Duration::from_millis(100));
             continue;
         };
-        let same = stream.peer_cred().is_ok_and(|peer| peer.uid() == nix::unistd::geteuid().as_raw());
-        if !same {
+        let peer = getsockopt(&stream, sockopt::PeerCredentials);
+        let Some(peer) = peer.ok().filter(|peer| peer.uid() == nix::unistd::geteuid().as_raw()) else {
             tracing::warn!("another user asked for an upgrade");
             continue;
-        }
-        // On a thread that nobody waits for: a new process that says nothing must not hold up the end of this one.
-        let (tell, told) = oneshot::channel();
-        let thread =
-            std::thread::Builder::new().name("upgrade".into()).spawn(move || drop(tell.send(hear(stream))));
-        let heard = match thread {
-            Ok(_) => told
-                .await
-                .unwrap_or_else(|_| Err(io::Error::other("the thread that hears it ended early").into())),
-            Err(error) => Err(error.into()),
         };
-        match heard {
-            Ok(successor) => {
-                if successors.send(successor).await.is_err() {
-                    return;
-                }
-            }
-            Err(error) => tracing::warn!(%error, "an upgrade came to nothing; the switch runs on"),
+        let Some(stranger) = Stranger::one_more(&strangers) else {
+            let why =
+                format!("{MOST_STRANGERS} processes have connected and not said what they want; try again");
+            // What does not fit into the socket is not waited for.
+            let _ = Link::new(stream).send(&Message::Refused { why }, Duration::from_millis(1));
+            continue;
+        };
+        let (place, successors, pid) = (place.clone(), successors.clone(), peer.pid());
+        let heard = move || match hear(stream, pid, &place, stranger) {
+            Ok(successor) => drop(successors.blocking_send(successor)),
+            Err(error) => tracing::warn!(pid, %error, "an upgrade came to nothing; the switch runs on"),
+        };
+        if let Err(error) = Builder::new().name("upgrade".into()).spawn(heard) {
+            tracing::warn!(pid, %error, "an upgrade came to nothing; the switch runs on");
         }
     }
 }
 
 /// Until it asks for the tables.
-fn hear(stream: UnixStream) -> Result<Successor, HandoverError> {
-    let stream = stream.into_std()?;
-    stream.set_nonblocking(false)?;
+fn hear(stream: UnixStream, pid: i32, place: &Place, stranger: Stranger) -> Result<Successor, HandoverError> {
     let mut link = Link::new(stream);
+    let refuse = |link: &mut Link, why: String| {
+        link.send(&Message::Refused { why: why.clone() }, PATIENCE)?;
+        Err(HandoverError::Refused(why))
+    };
     match link.receive(PATIENCE)? {
         Message::Hello { version: VERSION } => {}
         Message::Hello { version } => {
             let why = format!(
                 "it speaks version {VERSION} of the hand-over, the new one {version}: restart instead"
             );
-            link.send(&Message::Refused { why: why.clone() }, PATIENCE)?;
-            return Err(HandoverError::Refused(why));
+            return refuse(&mut link, why);
         }
-        _ => return Err(HandoverError::Message("a message out of turn".into())),
+        _ => return Err(HandoverError::out_of_turn()),
     }
-    link.send(&Message::Ready { version: VERSION, pid: std::process::id() }, PATIENCE)?;
-    match link.receive(PREPARATION)? {
-        Message::Freeze => Ok(Successor { link }),
-        _ => Err(HandoverError::Message("a message out of turn".into())),
+    let taken = match place.take(pid) {
+        Ok(taken) => taken,
+        Err(why) => return refuse(&mut link, why),
+    };
+    drop(stranger);
+    link.send(&Message::Ready { version: VERSION, pid: std::process::id(), hears_alive: true }, PATIENCE)?;
+    match link.receive_alive(SILENCE, PREPARATION)? {
+        Message::Freeze => Ok(Successor { link, _place: taken }),
+        _ => Err(HandoverError::out_of_turn()),
     }
 }
-
 impl Successor {
     /// Says why not.
     pub fn refuse(mut self, why: String) {
@@ -136,13 +207,14 @@ impl Successor {
     /// # Errors
     /// [`HandoverError`]: nothing has changed.
     pub fn give(&mut self, tables: Vec<Chunk>) -> Result<Vec<String>, HandoverError> {
-        for chunk in tables {
-            self.link.send(&Message::Tables(chunk), PATIENCE)?;
+        let began = Instant::now();
+        for message in tables.into_iter().map(Message::Tables).chain([Message::Complete]) {
+            // One that takes them a byte at a time is late, too.
+            self.link.send(&message, PATIENCE.min(TABLES.saturating_sub(began.elapsed())))?;
         }
-        self.link.send(&Message::Complete, PATIENCE)?;
-        match self.link.receive(TABLES)? {
+        match self.link.receive_alive(SILENCE_WITH_TABLES, TABLES)? {
             Message::Take { beside } => Ok(beside),
-            _ => Err(HandoverError::Message("a message out of turn".into())),
+            _ => Err(HandoverError::out_of_turn()),
         }
     }
 
@@ -160,9 +232,9 @@ impl Successor {
     /// [`HandoverError`]: it is gone, and this one has to come back.
     pub fn released(&mut self) -> Result<(), HandoverError> {
         self.link.send(&Message::Released, PATIENCE)?;
-        match self.link.receive(WORK)? {
+        match self.link.receive_alive(SILENCE, WORK)? {
             Message::Done => Ok(()),
-            _ => Err(HandoverError::Message("a message out of turn".into())),
+            _ => Err(HandoverError::out_of_turn()),
         }
     }
 }

@@ -20,17 +20,22 @@
 //!
 //! Until it has heard `done` the old process is able to come back, and does so when the new one ends or is late: it opens its ports
 //! and sockets again and goes on with its own tables. The new process goes on alone when the old one has ended after its tables
-//! were there. Each step has a deadline.
+//! were there. Each step has a deadline, and in those that take long the new process says all the time that it lives (`alive`): one that hangs is
+//! soon given up. One process at a time takes over; others hear at once who does.
 
+mod alive;
 pub mod give;
 pub mod tables;
 pub mod take;
 mod wire;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What this process speaks.
 pub const VERSION: u32 = 1;
+/// How often the new process says that it lives.
+const ALIVE_EVERY: Duration = Duration::from_millis(500);
 
 /// Why an upgrade came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +60,10 @@ pub enum HandoverError {
 }
 
 impl HandoverError {
+    fn out_of_turn() -> Self {
+        Self::Message("a message out of turn".into())
+    }
+
     /// The other process has closed its end.
     pub fn is_end(&self) -> bool {
         use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::alive::Alive;
 use super::tables::Tables;
 use super::wire::{Link, Message};
 use super::{HandoverError, VERSION, socket_beside};
@@ -21,6 +22,9 @@ pub struct Predecessor {
     socket: PathBuf,
     /// Its process.
     pub pid: u32,
+    hears_alive: bool,
+    /// While nothing else is said.
+    alive: Option<Alive>,
 }
 
 impl Predecessor {
@@ -35,9 +39,24 @@ impl Predecessor {
         let mut link = Link::new(stream);
         link.send(&Message::Hello { version: VERSION }, PATIENCE)?;
         match link.receive(PATIENCE)? {
-            Message::Ready { pid, .. } => Ok(Self { link, socket, pid }),
+            Message::Ready { pid, hears_alive, .. } => {
+                let mut found = Self { link, socket, pid, hears_alive, alive: None };
+                found.works()?;
+                Ok(found)
+            }
             other => Err(unexpected(other)),
         }
+    }
+
+    /// It is told that this process lives, until the next message.
+    fn works(&mut self) -> Result<(), HandoverError> {
+        self.alive = self.hears_alive.then(|| Alive::start(&self.link)).transpose()?;
+        Ok(())
+    }
+
+    fn send(&mut self, message: &Message) -> Result<(), HandoverError> {
+        self.alive = None;
+        self.link.send(message, PATIENCE)
     }
 
     /// Its tables. From now on it answers nobody else.
@@ -45,7 +64,7 @@ impl Predecessor {
     /// # Errors
     /// [`HandoverError`].
     pub fn freeze(&mut self) -> Result<Tables, HandoverError> {
-        self.link.send(&Message::Freeze, PATIENCE)?;
+        self.send(&Message::Freeze)?;
         let mut tables = Tables::default();
         loop {
             match self.link.receive(PATIENCE)? {
@@ -54,7 +73,10 @@ impl Predecessor {
                         return Err(HandoverError::Message("more rows than any switch has".into()));
                     }
                 }
-                Message::Complete => return Ok(tables),
+                Message::Complete => {
+                    self.works()?;
+                    return Ok(tables);
+                }
                 other => return Err(unexpected(other)),
             }
         }
@@ -66,7 +88,7 @@ impl Predecessor {
     /// # Errors
     /// [`HandoverError`]: it goes on.
     pub fn take(&mut self, beside: Vec<String>, stopped: impl FnOnce()) -> Result<(), HandoverError> {
-        let asked = self.link.send(&Message::Take { beside }, PATIENCE);
+        let asked = self.send(&Message::Take { beside });
         let released = match asked.and_then(|()| self.link.receive(RELEASE)) {
             Ok(Message::Stopped) => {
                 stopped();
@@ -79,7 +101,7 @@ impl Predecessor {
             }
         };
         match released {
-            Ok(Message::Released) => Ok(()),
+            Ok(Message::Released) => self.works(),
             Ok(other) => Err(unexpected(other)),
             Err(error) if error.is_end() && self.is_dead() => {
                 tracing::warn!(
@@ -94,7 +116,7 @@ impl Predecessor {
 
     /// Tells it that it may end.
     pub fn done(mut self) {
-        if let Err(error) = self.link.send(&Message::Done, PATIENCE) {
+        if let Err(error) = self.send(&Message::Done) {
             tracing::info!(%error, "the old switch does not hear that it may end");
         }
     }

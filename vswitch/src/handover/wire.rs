@@ -22,10 +22,15 @@ pub(super) enum Message {
     Ready {
         version: u32,
         pid: u32,
+        /// It takes [`Message::Alive`], which not every one does that speaks this version.
+        #[serde(default)]
+        hears_alive: bool,
     },
     Refused {
         why: String,
     },
+    /// The new process says nothing else for a while.
+    Alive,
     Freeze,
     Tables(Chunk),
     Complete,
@@ -85,6 +90,22 @@ impl Link {
             .map_err(|error| HandoverError::Message(format!("what is no message: {error}")))
     }
 
+    /// As [`receive`](Self::receive), of one that lives and says so until the message comes.
+    pub fn receive_alive(&mut self, silence: Duration, limit: Duration) -> Result<Message, HandoverError> {
+        let end = Instant::now() + limit;
+        loop {
+            match self.receive(silence.min(left(end)?))? {
+                Message::Alive => {}
+                message => return Ok(message),
+            }
+        }
+    }
+
+    /// The same connection, once more.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
     fn fill(&mut self, mut into: &mut [u8], end: Instant) -> io::Result<()> {
         while !into.is_empty() {
             self.0.set_read_timeout(Some(left(end)?))?;
@@ -123,9 +144,42 @@ mod tests {
     #[test]
     fn what_is_sent_is_received() {
         let (mut one, other) = pair();
-        one.send(&Message::Ready { version: 1, pid: 7 }, SOON).unwrap();
+        one.send(&Message::Ready { version: 1, pid: 7, hears_alive: true }, SOON).unwrap();
         let message = Link::new(other).receive(SOON).unwrap();
-        assert!(matches!(message, Message::Ready { version: 1, pid: 7 }), "{message:?}");
+        assert!(matches!(message, Message::Ready { version: 1, pid: 7, hears_alive: true }), "{message:?}");
+    }
+
+    #[test]
+    fn one_that_does_not_say_whether_it_hears_signs_of_life_does_not() {
+        let (mut one, mut other) = pair();
+        let body = br#"{"ready":{"version":1,"pid":7}}"#;
+        other.write_all(&[&(body.len() as u32).to_be_bytes()[..], body].concat()).unwrap();
+        let message = one.receive(SOON).unwrap();
+        assert!(matches!(message, Message::Ready { hears_alive: false, .. }), "{message:?}");
+    }
+
+    #[test]
+    fn signs_of_life_make_up_for_silence_until_the_time_is_over() {
+        let (mut one, other) = pair();
+        let mut other = Link::new(other);
+        let lives = std::thread::spawn(move || {
+            for _ in 0..20 {
+                std::thread::sleep(Duration::from_millis(20));
+                other.send(&Message::Alive, SOON).unwrap();
+            }
+            other.send(&Message::Freeze, SOON).unwrap();
+            other
+        });
+        let message = one.receive_alive(Duration::from_secs(2), Duration::from_secs(20)).unwrap();
+        assert!(matches!(message, Message::Freeze), "{message:?}");
+        let mut other = lives.join().unwrap();
+        let late = one.receive_alive(SOON, Duration::from_secs(20)).unwrap_err();
+        assert!(matches!(late, HandoverError::Link(error) if error.kind() == io::ErrorKind::TimedOut));
+        let over = std::thread::spawn(move || while other.send(&Message::Alive, SOON).is_ok() {});
+        let late = one.receive_alive(Duration::from_secs(2), SOON).unwrap_err();
+        assert!(matches!(late, HandoverError::Link(error) if error.kind() == io::ErrorKind::TimedOut));
+        drop(one);
+        over.join().unwrap();
     }
 
     #[test]

@@ -5,18 +5,24 @@
 //! [`SwitchError::NotYet`], before anything of it is in force. When its ports are open, or have failed, or have taken long enough, it
 //! is carried out anew from its beginning, and then does not wait. Between the two, control serves everybody else, and what they
 //! changed counts. All tries of one change are an attempt, and have its number.
+//!
+//! A port that must go before another can come goes at the first try: it is `down` until the change is carried out, or comes back when
+//! that is refused or given up. Nobody else's port is touched, and nobody else waits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::error::PortsError;
 use super::opening::Ready;
 use super::plug::{GRACE, Missing};
-use super::ports::WantedPort;
+use super::ports::{WantedPort, wanted};
 use super::{PortChanges, Switch, SwitchError};
+use crate::config::Config;
 
-/// An attempt that nobody goes on with for so long is given up: whoever asked is gone.
-const ABANDONED: Duration = Duration::from_secs(10);
+/// An attempt that nobody asks for for so long is given up: whoever asked is gone.
+const ABANDONED: Duration = Duration::from_secs(2);
+/// What is said of a port that went for one that is not there yet.
+const MAKES_ROOM: &str = "it makes room for what a change puts in its place";
 
 /// What is to be done after a try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +43,11 @@ enum Progress {
 
 struct Attempt {
     since: Instant,
-    /// When somebody last tried.
-    tried: Instant,
+    /// When somebody last tried it, or asked whether to.
+    asked: Instant,
     ports: BTreeMap<String, (WantedPort, Progress)>,
+    /// The ports that went before those can come.
+    room: BTreeSet<String>,
 }
 
 /// The attempts under way.
@@ -120,9 +128,13 @@ impl Switch {
         if self.ahead.closes && self.ports.is_busy() { Next::AnswerWhenClosed } else { Next::Answer }
     }
 
-    /// True when an attempt is to be tried again.
-    pub fn is_ripe(&self, attempt: u64) -> bool {
-        self.ahead.attempts.get(&attempt).is_none_or(|attempt| !attempt.waits(Instant::now()))
+    /// True when an attempt is to be tried again. Whoever waits for it asks again and again: else it is given up.
+    pub fn is_ripe(&mut self, attempt: u64) -> bool {
+        let now = Instant::now();
+        self.ahead.attempts.get_mut(&attempt).is_none_or(|attempt| {
+            attempt.asked = now;
+            !attempt.waits(now)
+        })
     }
 
     /// True while somebody waits for the ports of a change.
@@ -139,15 +151,25 @@ impl Switch {
     ///
     /// # Errors
     /// [`SwitchError::NotYet`] while they are on their way; what came of one that does not come.
-    pub(super) fn bring_in_ahead(&mut self, plan: &PortChanges, missing: Missing) -> Result<(), SwitchError> {
+    pub(super) fn bring_in_ahead(
+        &mut self,
+        plan: &PortChanges,
+        old: &Config,
+        missing: Missing,
+    ) -> Result<(), SwitchError> {
         let Some(number) = self.ahead.current else { return Ok(()) };
         let now = Instant::now();
         let mut attempt = self.ahead.attempts.remove(&number).unwrap_or_else(|| Attempt {
             since: now,
-            tried: now,
+            asked: now,
             ports: BTreeMap::new(),
+            room: BTreeSet::new(),
         });
-        attempt.tried = now;
+        attempt.asked = now;
+        if let Err(error) = self.make_room(&mut attempt, plan, old) {
+            self.ahead.attempts.insert(number, attempt);
+            return Err(error);
+        }
         // What it wanted the last time, and wants no more.
         let (keep, rest) = std::mem::take(&mut attempt.ports).into_iter().partition(|(name, (wanted, _))| {
             plan.added.get(name).is_some_and(|now| wanted.is_device_of(now))
@@ -165,6 +187,9 @@ impl Switch {
             self.ahead.not_yet = true;
             return Err(SwitchError::NotYet);
         }
+        // Those that went are not wanted any more, or under their names come others.
+        plan.first.iter().for_each(|name| self.ports.forget(name));
+        self.ahead.closes |= !attempt.room.is_empty();
         let mut ports = attempt.ports.into_iter();
         while let Some((name, (wanted, progress))) = ports.next() {
             let taken = match progress {
@@ -187,6 +212,44 @@ impl Switch {
         Ok(())
     }
 
+    /// Takes out what must go first, there or awaited: nobody opens it meanwhile.
+    fn make_room(
+        &mut self,
+        attempt: &mut Attempt,
+        plan: &PortChanges,
+        old: &Config,
+    ) -> Result<(), SwitchError> {
+        let is_in = |name: &&String| !attempt.room.contains(*name) || self.ports.index(name).is_some();
+        let goes: Vec<String> = plan.first.iter().filter(is_in).cloned().collect();
+        if goes.is_empty() {
+            return Ok(());
+        }
+        let have = wanted(old);
+        attempt.room.extend(goes.iter().cloned());
+        self.take_out(&goes, old)?;
+        for (name, wanted) in goes.iter().filter_map(|name| have.get_key_value(name)) {
+            self.ports.hold_out(name, wanted, MAKES_ROOM);
+        }
+        Ok(())
+    }
+
+    /// The ports that made room for what does not come are wanted again, unless they are not.
+    fn take_back_room(&mut self, room: BTreeSet<String>) {
+        if room.is_empty() {
+            return;
+        }
+        let config = self.config.clone();
+        let want = wanted(&config);
+        for (name, wanted) in room.iter().filter_map(|name| want.get_key_value(name)) {
+            let made_room = |absent: &super::ports::Absent| absent.reason.as_deref() == Some(MAKES_ROOM);
+            let is_out = self.ports.absent().any(|(absent, state)| absent == name && made_room(state));
+            if is_out {
+                self.ports.forget(name);
+                self.ports.request(&self.eal, &self.pool, &self.mempool, name, wanted);
+            }
+        }
+    }
+
     fn discard_ahead(&mut self, ports: BTreeMap<String, (WantedPort, Progress)>) {
         for (_, progress) in ports.into_values() {
             match progress {
@@ -200,13 +263,15 @@ impl Switch {
     fn give_up_attempt(&mut self, attempt: u64) {
         if let Some(attempt) = self.ahead.attempts.remove(&attempt) {
             self.discard_ahead(attempt.ports);
+            self.ahead.closes |= !attempt.room.is_empty();
+            self.take_back_room(attempt.room);
         }
     }
 
     /// Gives up the attempts that nobody goes on with; `all` of them at the end.
     pub(super) fn tend_ahead(&mut self, now: Instant, all: bool) {
         let is_abandoned =
-            |attempt: &Attempt| all || now.saturating_duration_since(attempt.tried) >= ABANDONED;
+            |attempt: &Attempt| all || now.saturating_duration_since(attempt.asked) >= ABANDONED;
         let abandoned: Vec<u64> = self
             .ahead
             .attempts

@@ -78,7 +78,10 @@ impl Switch {
         });
         if let Err(error) = published {
             self.config = old.config.clone();
-            self.restore(&plan, &old);
+            // What is tried again keeps what it has got so far.
+            if !matches!(error, SwitchError::NotYet) {
+                self.restore(&plan, &old);
+            }
             self.ports.restore_mtus(&resized);
             return Err(error);
         }

@@ -6,8 +6,10 @@
 //! it is published, and then it is polled. A port that changes its device does both, one after the other.
 //!
 //! Opening and closing happen on a thread of their own. A change waits for them a little, so that whoever asked hears of a
-//! fault at once: outside of control where it is asked for by a client (`ahead`), else here, where everything but requests goes on
-//! meanwhile. What takes longer is `pending` and comes when it is there. A port that is not there is `down`, and tried again for as long as the config wants it.
+//! fault at once: outside of control where it is asked for by a client (`ahead`), also where a port must go before another can
+//! come; else here, where everything but requests goes on meanwhile: a start, and the end of a change that nobody waits for. What takes
+//! longer is `pending` and comes when it is there. A port that is not there is `down`, and tried again for as long as the config wants
+//! it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -131,8 +133,8 @@ impl Switch {
         missing: Missing,
     ) -> Result<(), SwitchError> {
         let waits_here = missing == Missing::Later || missing == Missing::Tolerated;
-        if self.ahead.is_on() && !waits_here && plan.first.is_empty() {
-            self.bring_in_ahead(plan, missing)?;
+        if self.ahead.is_on() && !waits_here {
+            self.bring_in_ahead(plan, old, missing)?;
             plan.last.iter().for_each(|name| self.ports.leave(name, true));
             return Ok(());
         }
@@ -176,9 +178,13 @@ impl Switch {
             }
             self.ports.leave(name, false);
         }
-        // Also when the new snapshot went out, and some worker did not say in time that it has it.
-        if gone || self.topology.is_unsettled() {
+        // Those that come back are taken in when they are there, where whoever asked is answered then.
+        let waits = gone && !self.ahead.leaves_closing();
+        if waits {
             self.await_ports(GRACE, Missing::Tolerated)?;
+        }
+        // Also when the new snapshot went out, and some worker did not say in time that it has it.
+        if waits || self.topology.is_unsettled() {
             self.publish(old, Extent::Everything)?;
             self.poll_fresh()?;
         }
@@ -186,7 +192,7 @@ impl Switch {
     }
 
     /// Ports go: first out of the snapshot, then from the workers.
-    fn take_out(&mut self, names: &[String], config: &Config) -> Result<(), SwitchError> {
+    pub(super) fn take_out(&mut self, names: &[String], config: &Config) -> Result<(), SwitchError> {
         names.iter().for_each(|name| self.ports.leave(name, true));
         if names.iter().any(|name| self.ports.index(name).is_some()) {
             self.publish(config, Extent::AllButLocations(&[]))?;

@@ -318,6 +318,14 @@ impl PortTable {
         (absent.ticket, absent.retry) = (Some(ticket), None);
     }
 
+    /// A port that is not there any more is not opened again for as long as this is said of it.
+    pub(super) fn hold_out(&mut self, name: &str, wanted: &WantedPort, reason: &str) {
+        let (wanted, reason) = (wanted.clone(), Some(reason.to_owned()));
+        let absent = Absent { wanted, reason, ticket: None, retry: None, pause: FIRST_PAUSE };
+        self.absent.insert(name.to_owned(), absent);
+        self.generation += 1;
+    }
+
     /// The port of this ticket is not wanted after all.
     pub(super) fn cancel_ahead(&mut self, ticket: u64) {
         self.opener.cancel(ticket);

@@ -1,0 +1,138 @@
+//! Processes of the switch's own user at the socket for an upgrade that do not do what they came for: they say half a word, or hello and
+//! then nothing, lie, or leave in the middle. They hold up nobody for long, whoever comes meanwhile hears why, and a real upgrade goes
+//! through.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tests::outage::site::{Site, assert_short};
+
+/// What an outage may take on a machine with other work to do.
+const MOST: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Beyond the processes that are listened to at a time.
+const CROWD: usize = 40;
+
+fn door(site: &Site) -> PathBuf {
+    let mut path = site.daemon.socket().as_os_str().to_owned();
+    path.push(".upgrade");
+    path.into()
+}
+
+fn connect(door: &Path) -> UnixStream {
+    let stream = UnixStream::connect(door).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn say(stream: &mut UnixStream, message: &Value) -> std::io::Result<()> {
+    let body = message.to_string();
+    stream.write_all(&[&(body.len() as u32).to_be_bytes()[..], body.as_bytes()].concat())
+}
+
+fn hear(stream: &mut UnixStream) -> Value {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).unwrap();
+    let mut body = vec![0; u32::from_be_bytes(length) as usize];
+    stream.read_exact(&mut body).unwrap();
+    serde_json::from_slice(&body).unwrap()
+}
+
+/// Fails the test unless the switch hangs up; what it said before.
+fn assert_hung_up(stream: &mut UnixStream) -> String {
+    let mut rest = Vec::new();
+    match stream.read_to_end(&mut rest) {
+        Ok(_) => {}
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+    }
+    String::from_utf8_lossy(&rest).into_owned()
+}
+
+/// A process that has said hello and was let in.
+fn guest(door: &Path) -> UnixStream {
+    let begun = Instant::now();
+    loop {
+        let mut stream = connect(door);
+        say(&mut stream, &json!({ "hello": { "version": 1 } })).unwrap();
+        let answer = hear(&mut stream);
+        if answer["ready"]["version"] == 1 {
+            return stream;
+        }
+        // The one before it is given up when its time is over.
+        assert!(begun.elapsed() < PATIENCE, "{answer}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn half(door: &Path) -> UnixStream {
+    let mut stream = connect(door);
+    stream.write_all(b"\0\0\0\x19{\"hel").unwrap();
+    stream
+}
+
+#[test]
+fn upgrade_is_not_held_up_by_processes_that_hang_or_lie() {
+    let mut site = Site::start();
+    let probe = site.probe();
+    let door = door(&site);
+    // Half a word, from several at once: it goes through beside them.
+    let halves: Vec<UnixStream> = (0..10).map(|_| half(&door)).collect();
+    site.daemon.upgrade(&site.lab.host);
+    drop(halves);
+    // From more than are listened to: those beyond hear so at once, and the others are sent away.
+    let mut halves: Vec<UnixStream> = (0..CROWD).map(|_| half(&door)).collect();
+    let said: Vec<String> = halves.iter_mut().map(assert_hung_up).collect();
+    assert!(said.iter().any(|said| said.contains("have connected")), "{said:?}");
+    assert!(said.iter().any(String::is_empty), "{said:?}");
+    // Hello, and nothing but that it lives: the next one hears who it is, at once.
+    let mut holder = guest(&door);
+    let mut lives = holder.try_clone().unwrap();
+    let living = std::thread::spawn(move || {
+        while say(&mut lives, &json!("alive")).is_ok() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    let mut second = site.daemon.begin_upgrade(&site.lab.host);
+    assert!(!second.wait(PATIENCE).success());
+    let answer = second.output();
+    let who = format!("process {} asked", std::process::id());
+    assert!(answer.contains(&who) && answer.contains("about to take over"), "{answer}");
+    site.daemon.ctl("show workers");
+    holder.shutdown(std::net::Shutdown::Both).unwrap();
+    living.join().unwrap();
+    // Hello, and silence; garbage; a word of which half comes, or that nobody expects.
+    assert_hung_up(&mut guest(&door));
+    for words in [&b"\xff\xff\xff\xff"[..], b"\0\0\0\x04nope", b"\0\0\0\x06\"done\"", b"\0\0\0\x20{\"al"] {
+        holder = guest(&door);
+        holder.write_all(words).unwrap();
+        assert_hung_up(&mut holder);
+    }
+    // It leaves in the middle, at each step.
+    drop(guest(&door));
+    holder = guest(&door);
+    holder.write_all(b"\0\0\0\x08\"fre").unwrap();
+    drop(holder);
+    holder = guest(&door);
+    say(&mut holder, &json!("freeze")).unwrap();
+    drop(holder);
+    // It has the tables, and says nothing; or takes none.
+    for reads in [true, false] {
+        holder = guest(&door);
+        say(&mut holder, &json!("freeze")).unwrap();
+        while reads && hear(&mut holder) != "complete" {}
+        assert_hung_up(&mut holder);
+        site.daemon.ctl("show workers");
+    }
+    // Nothing of that was an upgrade, and this one is.
+    let before = site.daemon.process().pid();
+    site.daemon.upgrade(&site.lab.host);
+    assert_ne!(site.daemon.process().pid(), before);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_short("beside processes that hang or lie", probe, MOST);
+    site.daemon.settled();
+    site.stop();
+}
