@@ -16,7 +16,7 @@ use toml::{Table, Value};
 
 use super::document::Document;
 use super::error::{ConfigError, ConfigErrors};
-use super::{Config, validate};
+use super::{Config, path, validate};
 use crate::state::owners::Owners;
 
 /// Sections that are lists of objects, with the keys that tell one from another.
@@ -148,7 +148,9 @@ pub fn merge(
                     "{list} {id} was added at run time, through the API or the console, and says something else there; \
                      remove it there, or take it out of the file"
                 );
-                errors.push(document.places.error(&format!("{list}[{at}]"), message));
+                let at = format!("{list}[{at}]");
+                let error = document.places.error(&at, message);
+                errors.push(ConfigError { path: path::named(&file.config, &at), ..error });
             })),
             None => match merger.section(section) {
                 Some(value) => value,
@@ -190,14 +192,14 @@ pub fn refuse_others(file: &Source, owners: &Owners) -> Result<(), ConfigErrors>
                  or have it taken away there first",
                 owner.who()
             );
-            ConfigError { origin: file.place_of(section, id), place: None, message }
+            ConfigError { origin: file.place_of(section, id), place: None, path: path::of(section, id), message }
         })
         .collect();
     if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
 }
 
 fn fault(origin: &str, message: String) -> ConfigErrors {
-    ConfigErrors(vec![ConfigError { origin: origin.to_owned(), place: None, message }])
+    ConfigErrors(vec![ConfigError { origin: origin.to_owned(), place: None, path: String::new(), message }])
 }
 
 fn table(config: &Config, origin: &str) -> Result<Table, ConfigErrors> {

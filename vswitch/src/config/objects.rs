@@ -6,7 +6,7 @@ use toml::{Table, Value};
 
 use super::document::Document;
 use super::merge::Source;
-use super::{Config, LocationConfig};
+use super::{Config, LocationConfig, SubnetConfig};
 
 /// An object: its section of the config, or `route` or `rule` for one inside of another, and what tells it from others there.
 pub type ObjectId = (String, String);
@@ -14,6 +14,11 @@ pub type ObjectId = (String, String);
 /// The id of a location.
 pub fn location_id(location: &LocationConfig) -> String {
     format!("{} {}", location.vni, location.vip)
+}
+
+/// The id of a subnet.
+pub fn subnet_id(subnet: &SubnetConfig) -> String {
+    format!("{} {}", subnet.vpc, subnet.prefix)
 }
 
 /// The objects of all lists, and those inside of them.
@@ -38,7 +43,7 @@ pub fn ids(config: &Config) -> impl Iterator<Item = ObjectId> {
     });
     all("uplink", &config.uplinks, |uplink| uplink.name.to_string())
         .chain(all("vpc", &config.vpcs, |vpc| vpc.name.to_string()))
-        .chain(all("subnet", &config.subnets, |subnet| format!("{} {}", subnet.vpc, subnet.prefix)))
+        .chain(all("subnet", &config.subnets, subnet_id))
         .chain(all("security-group", &config.security_groups, |group| group.name.to_string()))
         .chain(all("trunk", &config.trunks, |trunk| trunk.name.to_string()))
         .chain(all("vnic", &config.vnics, |vnic| vnic.name.to_string()))
