@@ -17,7 +17,6 @@ use toml::{Table, Value};
 use super::document::Document;
 use super::error::{ConfigError, ConfigErrors};
 use super::{Config, path, validate};
-use crate::state::owners::Owners;
 
 /// Sections that are lists of objects, with the keys that tell one from another.
 pub(crate) const LISTS: &[(&str, &[&str])] = &[
@@ -177,25 +176,6 @@ pub fn merge(
         ConfigErrors(told.collect())
     })?;
     Ok(config)
-}
-
-/// Refuses a file that names objects which neither it nor the API made.
-///
-/// # Errors
-/// Each of them, with its place and with who made it.
-pub fn refuse_others(file: &Source, owners: &Owners) -> Result<(), ConfigErrors> {
-    let collisions = owners.iter().filter(|((section, id), _)| file.names(section, id));
-    let errors: Vec<ConfigError> = collisions
-        .map(|((section, id), owner)| {
-            let message = format!(
-                "{section} {id} was made at run time by {} (owner {owner}); take it out of the file, \
-                 or have it taken away there first",
-                owner.who()
-            );
-            ConfigError { origin: file.place_of(section, id), place: None, path: path::of(section, id), message }
-        })
-        .collect();
-    if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
 }
 
 fn fault(origin: &str, message: String) -> ConfigErrors {

@@ -6,7 +6,7 @@ use toml::{Table, Value};
 
 use super::document::Document;
 use super::merge::Source;
-use super::{Config, LocationConfig, SubnetConfig};
+use super::{Config, LocationConfig, SecurityGroupConfig, SecurityRule, SubnetConfig, VpcConfig, VpcRoute};
 
 /// An object: its section of the config, or `route` or `rule` for one inside of another, and what tells it from others there.
 pub type ObjectId = (String, String);
@@ -21,6 +21,16 @@ pub fn subnet_id(subnet: &SubnetConfig) -> String {
     format!("{} {}", subnet.vpc, subnet.prefix)
 }
 
+/// The id of a route of a VPC.
+pub fn route_id(vpc: &VpcConfig, route: &VpcRoute) -> String {
+    format!("{} {}", vpc.name, route.to)
+}
+
+/// The id of a rule of a security group.
+pub fn rule_id(group: &SecurityGroupConfig, rule: &SecurityRule) -> String {
+    format!("{} {rule}", group.name)
+}
+
 /// The objects of all lists, and those inside of them.
 pub fn ids(config: &Config) -> impl Iterator<Item = ObjectId> {
     fn all<'c, T>(
@@ -33,14 +43,14 @@ pub fn ids(config: &Config) -> impl Iterator<Item = ObjectId> {
     {
         list.into_iter().map(move |object| (section.to_owned(), id(object)))
     }
-    let routes = config.vpcs.iter().flat_map(|vpc| {
-        let of = |route: &super::VpcRoute| ("route".to_owned(), format!("{} {}", vpc.name, route.to));
-        vpc.routes.iter().map(of)
-    });
-    let rules = config.security_groups.iter().flat_map(|group| {
-        let of = |rule: &super::SecurityRule| ("rule".to_owned(), format!("{} {rule}", group.name));
-        group.rules.iter().map(of)
-    });
+    let routes = config
+        .vpcs
+        .iter()
+        .flat_map(|vpc| vpc.routes.iter().map(|route| ("route".to_owned(), route_id(vpc, route))));
+    let rules = config
+        .security_groups
+        .iter()
+        .flat_map(|group| group.rules.iter().map(|rule| ("rule".to_owned(), rule_id(group, rule))));
     all("uplink", &config.uplinks, |uplink| uplink.name.to_string())
         .chain(all("vpc", &config.vpcs, |vpc| vpc.name.to_string()))
         .chain(all("subnet", &config.subnets, subnet_id))
