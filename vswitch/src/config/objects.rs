@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use serde::Serialize;
 use toml::{Table, Value};
 
 use super::document::Document;
@@ -61,6 +62,84 @@ pub fn ids(config: &Config) -> impl Iterator<Item = ObjectId> {
         .chain(all("port", &config.ports, |port| port.name.to_string()))
         .chain(routes)
         .chain(rules)
+}
+
+/// Sections of which there is one and whose keys change at run time.
+pub const SECTIONS: [&str; 6] = ["qos", "rcft", "offload", "vxlan", "nft", "security"];
+
+/// True when two configs have one of [`SECTIONS`] alike.
+pub fn is_same_section(section: &str, one: &Config, other: &Config) -> bool {
+    match section {
+        "qos" => one.qos == other.qos,
+        "rcft" => one.rcft == other.rcft,
+        "offload" => one.offload == other.offload,
+        "vxlan" => one.vxlan == other.vxlan,
+        "nft" => one.nft == other.nft,
+        "security" => one.security == other.security,
+        _ => false,
+    }
+}
+
+/// The object that has another one inside: the VPC of a route, the security group of a rule. All others are by themselves.
+pub fn outer((section, id): ObjectId) -> ObjectId {
+    let name = |id: &str| id.split(' ').next().unwrap_or_default().to_owned();
+    match section.as_str() {
+        "route" => ("vpc".to_owned(), name(&id)),
+        "rule" => ("security-group".to_owned(), name(&id)),
+        _ => (section, id),
+    }
+}
+
+/// What some objects of lists and [`SECTIONS`], which have no id, are: the section of each, and its table.
+///
+/// # Errors
+/// When one cannot be written as TOML.
+pub fn tables(
+    config: &Config,
+    wanted: &HashSet<ObjectId>,
+) -> Result<Vec<(&'static str, Table)>, toml::ser::Error> {
+    struct Finder<'w> {
+        wanted: &'w HashSet<ObjectId>,
+        found: Vec<(&'static str, Table)>,
+    }
+
+    impl Finder<'_> {
+        fn look<'c, T: Serialize + 'c>(
+            &mut self,
+            section: &'static str,
+            list: impl IntoIterator<Item = &'c T>,
+            id: fn(&T) -> String,
+        ) -> Result<(), toml::ser::Error> {
+            if !self.wanted.iter().any(|(wanted, _)| wanted == section) {
+                return Ok(());
+            }
+            for object in list {
+                if self.wanted.contains(&(section.to_owned(), id(object))) {
+                    self.found.push((section, Table::try_from(object)?));
+                }
+            }
+            Ok(())
+        }
+    }
+
+    let mut finder = Finder { wanted, found: Vec::new() };
+    finder.look("qos", [&config.qos], |_| String::new())?;
+    finder.look("rcft", [&config.rcft], |_| String::new())?;
+    finder.look("offload", [&config.offload], |_| String::new())?;
+    finder.look("vxlan", [&config.vxlan], |_| String::new())?;
+    finder.look("nft", [&config.nft], |_| String::new())?;
+    finder.look("security", [&config.security], |_| String::new())?;
+    finder.look("uplink", &config.uplinks, |uplink| uplink.name.to_string())?;
+    finder.look("vpc", &config.vpcs, |vpc| vpc.name.to_string())?;
+    finder.look("subnet", &config.subnets, subnet_id)?;
+    finder.look("security-group", &config.security_groups, |group| group.name.to_string())?;
+    finder.look("trunk", &config.trunks, |trunk| trunk.name.to_string())?;
+    finder.look("vnic", config.vnics.iter().map(AsRef::as_ref), |vnic: &super::VnicConfig| {
+        vnic.name.to_string()
+    })?;
+    finder.look("location", &config.locations, location_id)?;
+    finder.look("port", &config.ports, |port| port.name.to_string())?;
+    Ok(finder.found)
 }
 
 impl Source {

@@ -9,6 +9,7 @@ pub mod change;
 pub(crate) mod files;
 pub mod journal;
 pub mod owners;
+pub mod ownership;
 
 use std::path::Path;
 
