@@ -139,9 +139,13 @@ fn api_a_batch_is_carried_out_whole_or_not_at_all() {
     for (last, field, word) in [
         (creation(api::vpc("green", 1 << 24)), "operations[7].vpc.vni", "24 bits"),
         (deletion(Kind::Vnic, "nobody"), "operations[7].key.id", "no vnic"),
-        (creation(api::vpc("green", 100)), "", "VNI 100"),
-        (creation(api::subnet("purple", "10.5.0.0/24")), "", "purple"),
-        (creation(Spec::Vnic(api::tap_vnic("one", "pink", 1))), "", "pink"),
+        (creation(api::vpc("green", 100)), "vpc[name=green].vni", "VNI 100"),
+        (
+            creation(api::subnet("purple", "10.5.0.0/24")),
+            "subnet[vpc=purple,prefix=10.5.0.0/24].vpc",
+            "purple",
+        ),
+        (creation(Spec::Vnic(api::tap_vnic("one", "pink", 1))), "vnic[name=one].vpc", "pink"),
     ] {
         let revision = api.list(Kind::Vpc, 10)[0].revision;
         let refused = api.apply(batch().into_iter().chain([last]).collect(), None).unwrap_err();

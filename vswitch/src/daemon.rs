@@ -34,7 +34,7 @@ use crate::switch::{Switch, TEND_EVERY_MS};
 /// Requests of all clients that may wait.
 const JOBS: usize = 64;
 /// Between two looks for ports that somebody waits for.
-const PORTS_EVERY: Duration = Duration::from_millis(2);
+pub(crate) const PORTS_EVERY: Duration = Duration::from_millis(2);
 /// How long a switch tries to listen by TCP where the one before may still do.
 const LISTEN: Duration = Duration::from_secs(10);
 const LISTEN_AGAIN: Duration = Duration::from_millis(50);

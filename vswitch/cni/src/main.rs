@@ -7,6 +7,8 @@ mod args;
 mod command;
 mod config;
 mod delegate;
+#[cfg(test)]
+mod deploy_tests;
 mod environment;
 mod error;
 mod host_end;

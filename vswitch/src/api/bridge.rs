@@ -223,12 +223,14 @@ fn key(field: &str) -> String {
     RENAMED.iter().find(|(name, _)| *name == field).map_or_else(|| kebab(field), |(_, key)| (*key).to_owned())
 }
 
+/// The field of a key.
+pub(super) fn field(key: &str) -> String {
+    let renamed = RENAMED.iter().find(|(_, renamed)| *renamed == key).map(|(name, _)| (*name).to_owned());
+    renamed.unwrap_or_else(|| key.replace('-', "_"))
+}
+
 /// The path of fields of a path of keys.
 pub(super) fn field_path(keys: &str) -> String {
-    let field = |word: &str| {
-        let renamed = RENAMED.iter().find(|(_, key)| *key == word).map(|(name, _)| (*name).to_owned());
-        renamed.unwrap_or_else(|| word.replace('-', "_"))
-    };
     keys.split('.').map(field).collect::<Vec<_>>().join(".")
 }
 

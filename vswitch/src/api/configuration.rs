@@ -6,9 +6,10 @@ use tonic::Code;
 use vswitch_api::v1;
 use vswitch_api::v1::configuration_server::Configuration;
 
+use super::current::told;
 use super::refusal::{Problem, Problems};
 use super::service::service;
-use crate::config::{Config, Source};
+use crate::config::{Config, Source, others};
 use crate::controller::Controller;
 use crate::state::files::read_text;
 
@@ -34,8 +35,23 @@ fn get_config(
 fn export_config(
     controller: &mut Controller,
     _: v1::ExportConfigRequest,
-) -> Result<v1::ExportConfigResponse, Problem> {
-    Ok(v1::ExportConfigResponse { toml: toml(&controller.switch.config())? })
+) -> Result<v1::ExportConfigResponse, Problems> {
+    let switch = &controller.switch;
+    let kept = others::leave_out(switch.config(), switch.owners())
+        .map_err(|errors| Problem::new(Code::FailedPrecondition, "", errors.to_string()))?;
+    let mut text = toml(&kept.config)?;
+    if let Some(words) = kept.words() {
+        let note = format!(
+            "# Objects that others made at run time are not in this file: {words}. They stay where it is loaded, and come from those \
+             who own them where it is started with.\n\n"
+        );
+        text.insert_str(0, &note);
+    }
+    let left_out = kept.left_out.iter().map(|(owner, count)| v1::LeftOut {
+        owner: told(*owner).into(),
+        objects: u32::try_from(*count).unwrap_or(u32::MAX),
+    });
+    Ok(v1::ExportConfigResponse { left_out: left_out.collect(), toml: text })
 }
 
 /// A config file. Only an absolute path says the same to the switch as to whoever asks.

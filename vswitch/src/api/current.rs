@@ -12,8 +12,9 @@ use wire::Vni;
 use super::kinds::{self, Item};
 use super::places::place;
 use super::refusal::Problem;
-use crate::config::{Config, LocationConfig, Source};
-use crate::state::owners::{self, Owner};
+use crate::config::{Config, LocationConfig};
+use crate::state::owners::Owner;
+use crate::state::ownership::Ownership;
 use crate::switch::Switch;
 
 /// The objects, which are shared with the switch.
@@ -25,7 +26,7 @@ pub(super) struct View {
     locations: OrdMap<(u32, IpAddr), LocationConfig>,
     snapshot: Arc<Snapshot>,
     pub revision: u64,
-    pub owners: Owners,
+    pub owners: Ownership,
 }
 
 impl View {
@@ -35,7 +36,7 @@ impl View {
             locations: switch.topology().all_locations(),
             snapshot: switch.snapshot().clone(),
             revision: switch.changes().revision(),
-            owners: Owners { file: switch.config_file(), at_run_time: switch.owners().clone() },
+            owners: switch.ownership(),
         }
     }
 
@@ -82,33 +83,9 @@ impl View {
     }
 }
 
-/// Who made what.
-#[derive(Clone)]
-pub(super) struct Owners {
-    pub file: Option<Arc<Source>>,
-    pub at_run_time: owners::Owners,
-}
-
-impl Owners {
-    /// Who made an object.
-    pub fn of(&self, kind: Kind, id: &str) -> Owner {
-        let section = kinds::section(kind);
-        match &self.file {
-            Some(file) if file.names(&section, id) => Owner::File,
-            _ => self.at_run_time.at_run_time(&section, id),
-        }
-    }
-
-    /// Who says what an object is like. Of a section it is the file where it says so, defaults included.
-    fn of_item(&self, item: &Item) -> Result<Owner, Problem> {
-        let (Some(file), Some(place)) =
-            (&self.file, place(item.kind).filter(|_| kinds::is_section(item.kind)))
-        else {
-            return Ok(self.of(item.kind, &item.id));
-        };
-        let is_files = place.get(&file.config, "")?.as_ref() == Some(&item.table);
-        Ok(if is_files { Owner::File } else { Owner::Api })
-    }
+/// Who made an object.
+pub(super) fn owner(ownership: &Ownership, kind: Kind, id: &str) -> Owner {
+    ownership.of(&kinds::section(kind), id)
 }
 
 /// An owner as clients are told of it.
@@ -153,16 +130,28 @@ impl PortStates {
     }
 }
 
+/// Who says what an object is like. Of a section it is the file where it says so, defaults included.
+fn owner_of(item: &Item, ownership: &Ownership) -> Result<Owner, Problem> {
+    let (Some(file), Some(place)) =
+        (&ownership.file, place(item.kind).filter(|_| kinds::is_section(item.kind)))
+    else {
+        return Ok(owner(ownership, item.kind, &item.id));
+    };
+    let is_files = place.get(&file.config, "")?.as_ref() == Some(&item.table);
+    Ok(if is_files { Owner::File } else { Owner::Api })
+}
+
 /// An object as clients are told of it.
 pub(super) fn entry(
     item: &Item,
-    owners: &Owners,
+    owners: &Ownership,
     ports: &PortStates,
     revision: u64,
 ) -> Result<v1::Entry, Problem> {
+    let owner = owner_of(item, owners)?;
     let (state, reason) = item.port().map(|port| ports.state(port)).unzip();
     let status = v1::Status {
-        owner: told(owners.of_item(item)?).into(),
+        owner: told(owner).into(),
         state: state.map(i32::from),
         reason: reason.unwrap_or_default(),
     };

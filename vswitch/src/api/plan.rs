@@ -12,7 +12,7 @@ use wire::Vni;
 
 use super::bridge;
 use super::claims::{Claim, inside, inside_with_tables, of_file, whose};
-use super::current::View;
+use super::current::{View, owner};
 use super::kinds::{self, Item, location_id};
 use super::places::{place, read, write};
 use super::refusal::{Problem, Problems};
@@ -103,7 +103,7 @@ impl Plan {
     /// Who made an object.
     fn owner(&self, view: &View, kind: Kind, id: &str) -> Owner {
         let made = self.made.get(&(kinds::section(kind), id.to_owned())).copied();
-        match view.owners.of(kind, id) {
+        match owner(&view.owners, kind, id) {
             Owner::File => Owner::File,
             owner => made.unwrap_or(owner),
         }

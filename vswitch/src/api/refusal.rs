@@ -1,13 +1,18 @@
 //! Refusals: what a client is told, as a status with a [`Refusal`](v1::Refusal) among its details.
 
+use std::net::IpAddr;
+
 use prost::Message;
 use tonic::{Code, Status};
 use vswitch_api::v1;
+use wire::Vni;
 
-use crate::config::ConfigErrors;
+use super::bridge;
+use crate::config::{ConfigErrors, path};
 use crate::control::asking::Unanswered;
 use crate::control::guard::Fault;
 use crate::switch::SwitchError;
+use crate::topology::TopologyError;
 use crate::worker::mailbox::WorkerError;
 
 /// The longest message of a status, and of a problem. Both go over the wire as headers, of which clients take 8 KiB in all without having
@@ -126,7 +131,10 @@ impl From<Problems> for Status {
 
 impl From<ConfigErrors> for Problems {
     fn from(ConfigErrors(errors): ConfigErrors) -> Self {
-        Self(errors.iter().map(|error| Problem::invalid("", error.to_string())).collect())
+        let told = errors
+            .iter()
+            .map(|error| Problem::invalid(&path::map_keys(&error.path, bridge::field), error.to_string()));
+        Self(told.collect())
     }
 }
 
@@ -134,7 +142,9 @@ impl From<ConfigErrors> for Problems {
 impl From<SwitchError> for Problems {
     fn from(error: SwitchError) -> Self {
         let code = match error {
-            SwitchError::Config(errors) => return errors.into(),
+            SwitchError::Config(errors) | SwitchError::Topology(TopologyError::Location(errors)) => {
+                return errors.into();
+            }
             SwitchError::Unknown { .. } => Code::NotFound,
             SwitchError::InUse { .. }
             | SwitchError::NotLive(_)
@@ -146,7 +156,24 @@ impl From<SwitchError> for Problems {
             SwitchError::Worker(_) => Code::Unavailable,
             _ => Code::Internal,
         };
-        Problem::new(code, "", error.to_string()).into()
+        Problem::new(code, &field(&error), error.to_string()).into()
+    }
+}
+
+/// The field that an error of the switch is about, where it is about one.
+fn field(error: &SwitchError) -> String {
+    let location = |vni: &Vni, vip: &IpAddr| path::of("location", &format!("{vni} {vip}"));
+    match error {
+        SwitchError::Topology(TopologyError::UnknownVni { vip, vni }) => {
+            format!("{}.vni", location(vni, vip))
+        }
+        SwitchError::Topology(TopologyError::LocalVip { vip, vni, .. }) => {
+            format!("{}.vip", location(vni, vip))
+        }
+        SwitchError::Topology(
+            TopologyError::OwnVtep(_) | TopologyError::NotUnicast(_) | TopologyError::NoRoute(_),
+        ) => "location.vtep".to_owned(),
+        _ => String::new(),
     }
 }
 

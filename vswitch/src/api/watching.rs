@@ -9,12 +9,13 @@ use tonic::{Code, Status};
 use vswitch_api::v1::{self, Kind, watch_response::Event};
 
 use super::Control;
-use super::current::{Owners, PortStates, View, entry};
+use super::current::{PortStates, View, entry};
 use super::kinds::{self, Item};
 use super::objects::PAGE;
 use super::places::{place, read};
 use super::refusal::Problem;
 use crate::controller::Controller;
+use crate::state::ownership::Ownership;
 use crate::switch::changes::Changed;
 
 /// Messages of a stream that wait for its client.
@@ -107,13 +108,15 @@ impl Watcher {
         }
     }
 
-    /// What a change set and took away.
+    /// What a change set, took away, and gave to others.
     async fn tell(&mut self, changed: &Changed) -> Result<(), Problem> {
         let kind_of = |section: &str| kinds::of_section(section).filter(|kind| self.kinds.contains(kind));
         let gone = changed.change.gone().filter_map(|(section, id)| Some((kind_of(section)?, id.to_owned())));
         let gone: Vec<_> = gone.collect();
         let set = changed.change.set().filter_map(|(section, _, table)| Some((kind_of(section)?, table)));
-        let set: Vec<_> = set.collect();
+        let changed_hands = changed.changed_hands.iter();
+        let changed_hands = changed_hands.filter_map(|(section, table)| Some((kind_of(section)?, table)));
+        let set: Vec<_> = set.chain(changed_hands).collect();
         for (kind, id) in gone {
             self.told.remove(&(kind.into(), id.clone()));
             self.send(Event::Gone(v1::Key { kind: kind.into(), id }), changed.revision).await?;
@@ -122,7 +125,6 @@ impl Watcher {
             true => self.ports().await?,
             false => PortStates::default(),
         };
-        let owners = Owners { file: changed.file.clone(), at_run_time: changed.owners.clone() };
         for (kind, table) in set {
             let item = match place(kind) {
                 Some(place) => {
@@ -131,7 +133,7 @@ impl Watcher {
                 }
                 None => kinds::location_item(&read(table.clone())?)?,
             };
-            self.set(&item, &owners, &ports, changed.revision).await?;
+            self.set(&item, &changed.ownership, &ports, changed.revision).await?;
         }
         Ok(())
     }
@@ -158,7 +160,7 @@ impl Watcher {
     async fn set(
         &mut self,
         item: &Item,
-        owners: &Owners,
+        owners: &Ownership,
         ports: &PortStates,
         revision: u64,
     ) -> Result<(), Problem> {

@@ -22,8 +22,8 @@ pub(super) fn commands() -> Vec<Entry> {
         },
         Entry {
             syntax: "config load <file:path>",
-            help: "Go over to another config, all or nothing: what was made at run time goes; `config reload` and SIGHUP \
-                   read that file from then on, a start the one that it names",
+            help: "Go over to another config, all or nothing: what was made at run time goes, but for what others own, such as vNICs \
+                   of pods; `config reload` and SIGHUP read that file from then on, a start the one that it names",
             rpc: "Configuration.LoadConfig",
             run: load_config,
         },
@@ -47,7 +47,7 @@ pub(super) fn commands() -> Vec<Entry> {
         },
         Entry {
             syntax: "save <file:path>",
-            help: "Write the running config to a file",
+            help: "Write the running config to a file, but for what others own, such as vNICs of pods",
             rpc: "Configuration.ExportConfig",
             run: save,
         },
@@ -99,8 +99,13 @@ fn save(session: &mut Session, args: &Args) -> Result<Output, CommandError> {
     let answer = ask!(session, ConfigurationClient.export_config(v1::ExportConfigRequest {}))?;
     write_whole(&path, &answer.toml)
         .map_err(|error| CommandError::new(format!("{}: {error}", path.display())))?;
+    let others: u32 = answer.left_out.iter().map(|of| of.objects).sum();
+    let others = match others {
+        0 => String::new(),
+        others => format!("; {others} objects that others own, as a note in it says, are not in it"),
+    };
     // It has the secrets, which are in the file and nowhere else.
-    Ok(Output::message(format!("config written to {}", path.display())))
+    Ok(Output::message(format!("config written to {}{others}", path.display())))
 }
 
 fn load(session: &mut Session, args: &Args) -> Result<Output, CommandError> {

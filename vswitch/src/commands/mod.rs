@@ -18,6 +18,7 @@ mod routing;
 mod security;
 pub(crate) mod session;
 mod tenants;
+mod typed;
 mod underlay;
 
 use std::rc::Rc;

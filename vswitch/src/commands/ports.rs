@@ -1,11 +1,11 @@
 //! Commands about ports: testpmd's grammar.
 
-use toml::{Table as TomlTable, Value};
 use vswitch_api::v1::ports_client::PortsClient;
 use vswitch_api::v1::{self, Kind};
 
 use super::objects::create;
-use super::{Entry, Session, View, ask, shown, told};
+use super::{Entry, Session, View, ask, shown, told, typed};
+use crate::config::error::quote;
 use crate::config::{Name, PortConfig, PortSpec};
 use crate::console::{Args, CommandError, Output, PortRef, Table};
 
@@ -111,30 +111,13 @@ pub(super) fn port(args: &Args) -> String {
 /// A port spec as it is typed: kind, then key=value pairs.
 pub(super) fn spec_of(text: &str) -> Result<PortSpec, CommandError> {
     let mut words = text.split_whitespace();
-    let kind = words.next().unwrap_or_default();
-    let mut table = TomlTable::new();
-    table.insert("kind".into(), kind.into());
+    let mut fields = vec![("kind", words.next().unwrap_or_default())];
     for word in words {
-        let Some((key, value)) = word.split_once('=') else {
-            let shown: String = word.chars().take(40).collect();
-            return Err(CommandError::new(format!("{shown:?} is not key=value, as in iface=tap0")));
-        };
-        let list = value.starts_with('[').then(|| format!("list = {value}").parse::<TomlTable>());
-        if let Some(list) = list {
-            let read = list.map_err(|error| CommandError::new(format!("{key}: {}", error.message())))?;
-            table.extend(read.into_iter().map(|(_, list)| (key.to_owned(), list)));
-            continue;
-        }
-        let value = match (value.parse::<i64>(), value.parse::<bool>()) {
-            // The mode of a socket: "0660".
-            (Ok(number), _) if value.len() == 1 || !value.starts_with('0') => Value::Integer(number),
-            (_, Ok(truth)) => Value::Boolean(truth),
-            _ => Value::String(value.into()),
-        };
-        table.insert(key.into(), value);
+        fields.push(word.split_once('=').ok_or_else(|| {
+            CommandError::new(format!("{} is not key=value, as in iface=tap0", quote(word)))
+        })?);
     }
-    let spec = Value::Table(table).try_into::<PortSpec>();
-    spec.map_err(|error| CommandError::new(format!("port: {}", error.message())))
+    typed::read(&fields).map_err(|error| CommandError::new(format!("port: {error}")))
 }
 
 fn attach(session: &mut Session, args: &Args) -> Result<Output, CommandError> {
@@ -277,10 +260,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn console_ports_take_the_mode_of_a_socket_and_numbers_as_they_are_typed() {
-        let typed = "vhost-user path=/run/v/vm1.sock queues=2 owner=qemu group=kvm mode=0660";
+    fn console_ports_take_owner_group_and_mode_of_a_socket_as_they_are_typed() {
+        let typed = "vhost-user path=/run/v/vm1.sock queues=2 owner=1000 group=107 mode=0660 server=false";
         let PortSpec::VhostUser(port) = spec_of(typed).unwrap() else { panic!("another kind") };
-        assert_eq!((port.queues, port.mode.as_deref()), (2, Some("0660")));
+        let [owner, group, mode] = [&port.owner, &port.group, &port.mode].map(Option::as_deref);
+        assert_eq!((owner, group, mode), (Some("1000"), Some("107"), Some("0660")));
+        assert_eq!((port.queues, port.server), (2, false));
         assert!(spec_of("vhost-user path=/run/v/vm1.sock queues=0").is_ok(), "a zero is a number");
     }
 }

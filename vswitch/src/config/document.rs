@@ -71,7 +71,12 @@ impl Document {
         let origin = path.display().to_string();
         let bytes = fs::read(path).map_err(|error| {
             let message = format!("cannot read the config: {error}; give its path with --config");
-            ConfigErrors(vec![ConfigError { origin: origin.clone(), place: None, message }])
+            ConfigErrors(vec![ConfigError {
+                origin: origin.clone(),
+                place: None,
+                path: String::new(),
+                message,
+            }])
         })?;
         let text = str::from_utf8(&bytes).map_err(|error| {
             let places = Places::new(&String::from_utf8_lossy(&bytes), &origin);

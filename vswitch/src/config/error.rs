@@ -15,6 +15,8 @@ pub struct ConfigError {
     pub origin: String,
     /// Line and column, from 1, where the text is known.
     pub place: Option<(usize, usize)>,
+    /// The value that it is about, as `vnic[name=vm1].vips[0]`; empty where it is about no one value, or about text that is no config.
+    pub path: String,
     /// What is wrong and what to do.
     pub message: String,
 }
@@ -101,8 +103,12 @@ mod tests {
 
     #[test]
     fn an_error_reads_as_compilers_write_them() {
-        let mut error =
-            ConfigError { origin: "file.toml".into(), place: Some((12, 7)), message: "no".into() };
+        let mut error = ConfigError {
+            origin: "file.toml".into(),
+            place: Some((12, 7)),
+            path: String::new(),
+            message: "no".into(),
+        };
         assert_eq!(error.to_string(), "file.toml:12:7: no");
         error.place = None;
         assert_eq!(error.to_string(), "file.toml: no");

@@ -16,8 +16,7 @@ use toml::{Table, Value};
 
 use super::document::Document;
 use super::error::{ConfigError, ConfigErrors};
-use super::{Config, validate};
-use crate::state::owners::Owners;
+use super::{Config, path, validate};
 
 /// Sections that are lists of objects, with the keys that tell one from another.
 pub(crate) const LISTS: &[(&str, &[&str])] = &[
@@ -148,7 +147,9 @@ pub fn merge(
                     "{list} {id} was added at run time, through the API or the console, and says something else there; \
                      remove it there, or take it out of the file"
                 );
-                errors.push(document.places.error(&format!("{list}[{at}]"), message));
+                let at = format!("{list}[{at}]");
+                let error = document.places.error(&at, message);
+                errors.push(ConfigError { path: path::named(&file.config, &at), ..error });
             })),
             None => match merger.section(section) {
                 Some(value) => value,
@@ -177,27 +178,8 @@ pub fn merge(
     Ok(config)
 }
 
-/// Refuses a file that names objects which neither it nor the API made.
-///
-/// # Errors
-/// Each of them, with its place and with who made it.
-pub fn refuse_others(file: &Source, owners: &Owners) -> Result<(), ConfigErrors> {
-    let collisions = owners.iter().filter(|((section, id), _)| file.names(section, id));
-    let errors: Vec<ConfigError> = collisions
-        .map(|((section, id), owner)| {
-            let message = format!(
-                "{section} {id} was made at run time by {} (owner {owner}); take it out of the file, \
-                 or have it taken away there first",
-                owner.who()
-            );
-            ConfigError { origin: file.place_of(section, id), place: None, message }
-        })
-        .collect();
-    if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
-}
-
 fn fault(origin: &str, message: String) -> ConfigErrors {
-    ConfigErrors(vec![ConfigError { origin: origin.to_owned(), place: None, message }])
+    ConfigErrors(vec![ConfigError { origin: origin.to_owned(), place: None, path: String::new(), message }])
 }
 
 fn table(config: &Config, origin: &str) -> Result<Table, ConfigErrors> {

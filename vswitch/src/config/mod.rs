@@ -20,6 +20,8 @@ pub mod name;
 pub mod network;
 pub mod objects;
 pub mod offload;
+pub mod others;
+pub mod path;
 pub mod places;
 pub mod port_spec;
 pub mod process;

@@ -2,11 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
+use serde::Serialize;
 use toml::{Table, Value};
 
 use super::document::Document;
 use super::merge::Source;
-use super::{Config, LocationConfig};
+use super::{Config, LocationConfig, SecurityGroupConfig, SecurityRule, SubnetConfig, VpcConfig, VpcRoute};
 
 /// An object: its section of the config, or `route` or `rule` for one inside of another, and what tells it from others there.
 pub type ObjectId = (String, String);
@@ -14,6 +15,21 @@ pub type ObjectId = (String, String);
 /// The id of a location.
 pub fn location_id(location: &LocationConfig) -> String {
     format!("{} {}", location.vni, location.vip)
+}
+
+/// The id of a subnet.
+pub fn subnet_id(subnet: &SubnetConfig) -> String {
+    format!("{} {}", subnet.vpc, subnet.prefix)
+}
+
+/// The id of a route of a VPC.
+pub fn route_id(vpc: &VpcConfig, route: &VpcRoute) -> String {
+    format!("{} {}", vpc.name, route.to)
+}
+
+/// The id of a rule of a security group.
+pub fn rule_id(group: &SecurityGroupConfig, rule: &SecurityRule) -> String {
+    format!("{} {rule}", group.name)
 }
 
 /// The objects of all lists, and those inside of them.
@@ -28,17 +44,17 @@ pub fn ids(config: &Config) -> impl Iterator<Item = ObjectId> {
     {
         list.into_iter().map(move |object| (section.to_owned(), id(object)))
     }
-    let routes = config.vpcs.iter().flat_map(|vpc| {
-        let of = |route: &super::VpcRoute| ("route".to_owned(), format!("{} {}", vpc.name, route.to));
-        vpc.routes.iter().map(of)
-    });
-    let rules = config.security_groups.iter().flat_map(|group| {
-        let of = |rule: &super::SecurityRule| ("rule".to_owned(), format!("{} {rule}", group.name));
-        group.rules.iter().map(of)
-    });
+    let routes = config
+        .vpcs
+        .iter()
+        .flat_map(|vpc| vpc.routes.iter().map(|route| ("route".to_owned(), route_id(vpc, route))));
+    let rules = config
+        .security_groups
+        .iter()
+        .flat_map(|group| group.rules.iter().map(|rule| ("rule".to_owned(), rule_id(group, rule))));
     all("uplink", &config.uplinks, |uplink| uplink.name.to_string())
         .chain(all("vpc", &config.vpcs, |vpc| vpc.name.to_string()))
-        .chain(all("subnet", &config.subnets, |subnet| format!("{} {}", subnet.vpc, subnet.prefix)))
+        .chain(all("subnet", &config.subnets, subnet_id))
         .chain(all("security-group", &config.security_groups, |group| group.name.to_string()))
         .chain(all("trunk", &config.trunks, |trunk| trunk.name.to_string()))
         .chain(all("vnic", &config.vnics, |vnic| vnic.name.to_string()))
@@ -46,6 +62,84 @@ pub fn ids(config: &Config) -> impl Iterator<Item = ObjectId> {
         .chain(all("port", &config.ports, |port| port.name.to_string()))
         .chain(routes)
         .chain(rules)
+}
+
+/// Sections of which there is one and whose keys change at run time.
+pub const SECTIONS: [&str; 6] = ["qos", "rcft", "offload", "vxlan", "nft", "security"];
+
+/// True when two configs have one of [`SECTIONS`] alike.
+pub fn is_same_section(section: &str, one: &Config, other: &Config) -> bool {
+    match section {
+        "qos" => one.qos == other.qos,
+        "rcft" => one.rcft == other.rcft,
+        "offload" => one.offload == other.offload,
+        "vxlan" => one.vxlan == other.vxlan,
+        "nft" => one.nft == other.nft,
+        "security" => one.security == other.security,
+        _ => false,
+    }
+}
+
+/// The object that has another one inside: the VPC of a route, the security group of a rule. All others are by themselves.
+pub fn outer((section, id): ObjectId) -> ObjectId {
+    let name = |id: &str| id.split(' ').next().unwrap_or_default().to_owned();
+    match section.as_str() {
+        "route" => ("vpc".to_owned(), name(&id)),
+        "rule" => ("security-group".to_owned(), name(&id)),
+        _ => (section, id),
+    }
+}
+
+/// What some objects of lists and [`SECTIONS`], which have no id, are: the section of each, and its table.
+///
+/// # Errors
+/// When one cannot be written as TOML.
+pub fn tables(
+    config: &Config,
+    wanted: &HashSet<ObjectId>,
+) -> Result<Vec<(&'static str, Table)>, toml::ser::Error> {
+    struct Finder<'w> {
+        wanted: &'w HashSet<ObjectId>,
+        found: Vec<(&'static str, Table)>,
+    }
+
+    impl Finder<'_> {
+        fn look<'c, T: Serialize + 'c>(
+            &mut self,
+            section: &'static str,
+            list: impl IntoIterator<Item = &'c T>,
+            id: fn(&T) -> String,
+        ) -> Result<(), toml::ser::Error> {
+            if !self.wanted.iter().any(|(wanted, _)| wanted == section) {
+                return Ok(());
+            }
+            for object in list {
+                if self.wanted.contains(&(section.to_owned(), id(object))) {
+                    self.found.push((section, Table::try_from(object)?));
+                }
+            }
+            Ok(())
+        }
+    }
+
+    let mut finder = Finder { wanted, found: Vec::new() };
+    finder.look("qos", [&config.qos], |_| String::new())?;
+    finder.look("rcft", [&config.rcft], |_| String::new())?;
+    finder.look("offload", [&config.offload], |_| String::new())?;
+    finder.look("vxlan", [&config.vxlan], |_| String::new())?;
+    finder.look("nft", [&config.nft], |_| String::new())?;
+    finder.look("security", [&config.security], |_| String::new())?;
+    finder.look("uplink", &config.uplinks, |uplink| uplink.name.to_string())?;
+    finder.look("vpc", &config.vpcs, |vpc| vpc.name.to_string())?;
+    finder.look("subnet", &config.subnets, subnet_id)?;
+    finder.look("security-group", &config.security_groups, |group| group.name.to_string())?;
+    finder.look("trunk", &config.trunks, |trunk| trunk.name.to_string())?;
+    finder.look("vnic", config.vnics.iter().map(AsRef::as_ref), |vnic: &super::VnicConfig| {
+        vnic.name.to_string()
+    })?;
+    finder.look("location", &config.locations, location_id)?;
+    finder.look("port", &config.ports, |port| port.name.to_string())?;
+    Ok(finder.found)
 }
 
 impl Source {

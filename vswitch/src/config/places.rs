@@ -77,12 +77,13 @@ impl Places {
 
     /// An error about the value at `path`.
     pub fn error(&self, path: &str, message: String) -> ConfigError {
-        ConfigError { origin: self.origin.clone(), place: self.find(path), message }
+        ConfigError { origin: self.origin.clone(), place: self.find(path), path: path.to_owned(), message }
     }
 
     /// An error about a byte of the text.
     pub fn error_at(&self, at: Option<usize>, message: String) -> ConfigError {
-        ConfigError { origin: self.origin.clone(), place: at.map(|at| self.line_column(at)), message }
+        let place = at.map(|at| self.line_column(at));
+        ConfigError { origin: self.origin.clone(), place, path: String::new(), message }
     }
 }
 

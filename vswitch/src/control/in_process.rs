@@ -1,19 +1,24 @@
 //! A switch and a console of it in one process, for tests and benches that look at both: what is typed goes the way of every client,
-//! through the socket and the API, and between two commands the switch is there to be looked at.
+//! through the socket and the API, and between two commands the switch is there to be looked at. While a command is under way the
+//! switch has its turns as in the daemon: an answer may wait for a port that one of them takes in.
 
 use std::path::Path;
 use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{Receiver, channel};
+use tokio::time::MissedTickBehavior;
 
 use super::server::Server;
 use crate::api::{self, Job};
 use crate::commands;
 use crate::console::CommandError;
 use crate::controller::Controller;
+use crate::daemon::PORTS_EVERY;
+use crate::switch::TEND_EVERY_MS;
 
 /// What a command gave back.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -77,9 +82,16 @@ impl InProcess {
         self.lines.send(line.to_owned()).map_err(|_| gone())?;
         let Self { controller, runtime, jobs, answers, .. } = self;
         runtime.block_on(async {
+            let every = Duration::from_millis(TEND_EVERY_MS);
+            let mut clock = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
+            clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
             loop {
                 tokio::select! {
                     Some(job) = jobs.recv() => job(controller),
+                    () = tokio::time::sleep(PORTS_EVERY), if controller.switch.is_trying() => {
+                        controller.switch.tend_ports(Instant::now());
+                    }
+                    _ = clock.tick() => controller.switch.tend(Instant::now()),
                     answer = answers.recv() => return answer.unwrap_or_else(|| Err(gone())),
                 }
             }

@@ -9,6 +9,7 @@ pub mod change;
 pub(crate) mod files;
 pub mod journal;
 pub mod owners;
+pub mod ownership;
 
 use std::path::Path;
 
@@ -16,7 +17,8 @@ use anyhow::Context;
 
 use self::owners::Owners;
 use crate::config::Config;
-use crate::config::merge::{Occasion, Source, merge, refuse_others};
+use crate::config::merge::{Occasion, Source, merge};
+use crate::config::others::refuse_others;
 
 /// The config to start with, and who made what of it: that of the state file, if there is one, with what is new in the config file;
 /// without one, `config`, which is that of the config file.

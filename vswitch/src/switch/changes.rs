@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use tokio::sync::{broadcast, watch};
+use toml::Table;
 
 use super::{Switch, SwitchError};
-use crate::config::{Config, Source};
+use crate::config::Config;
+use crate::config::objects::{self, outer};
 use crate::state::change::Change;
-use crate::state::owners::Owners;
+use crate::state::ownership::{Ownership, untouched};
 
 /// Changes that wait for a watcher; one that lags behind more has to begin anew.
 const WAITING: usize = 1024;
@@ -18,10 +20,18 @@ pub struct Changed {
     /// Its number; the first one since the start is 1.
     pub revision: u64,
     pub change: Arc<Change>,
-    /// The config file as it was last applied then.
-    pub file: Option<Arc<Source>>,
-    /// Who made what is not the file's, after it.
-    pub owners: Owners,
+    /// Objects and sections that are as they were, and are somebody else's from now on or have such inside of them: the section of each,
+    /// and what it is.
+    pub changed_hands: Arc<Vec<(&'static str, Table)>>,
+    /// Who made what, after it.
+    pub ownership: Ownership,
+}
+
+/// How it was before a change, for those who watch what it comes to.
+#[derive(Debug)]
+pub(super) struct Before {
+    config: Config,
+    ownership: Ownership,
 }
 
 /// Who is told of changes.
@@ -64,10 +74,15 @@ impl Changes {
     }
 
     /// What the change was that was just counted.
-    pub(super) fn tell(&self, change: &Arc<Change>, file: Option<&Arc<Source>>, owners: &Owners) {
-        let (change, file, owners) = (change.clone(), file.cloned(), owners.clone());
+    pub(super) fn tell(
+        &self,
+        change: &Arc<Change>,
+        changed_hands: Vec<(&'static str, Table)>,
+        ownership: Ownership,
+    ) {
+        let (change, changed_hands) = (change.clone(), Arc::new(changed_hands));
         // Nobody may watch.
-        let _ = self.watchers.send(Changed { revision: self.revision, change, file, owners });
+        let _ = self.watchers.send(Changed { revision: self.revision, change, changed_hands, ownership });
     }
 
     /// The ports are as this number says.
@@ -82,18 +97,26 @@ impl Switch {
         &self.changes
     }
 
-    /// The whole config before a change of all of it, where somebody watches what it comes to.
-    pub(super) fn before_a_change(&self) -> Option<Config> {
-        self.changes.is_watched().then(|| self.config())
+    /// How it is before a change of the whole config, where somebody watches what it comes to.
+    pub(super) fn before_a_change(&self) -> Option<Before> {
+        self.changes.is_watched().then(|| Before { config: self.config(), ownership: self.ownership() })
     }
 
     /// Counts a change of the whole config, and tells those who watch what is otherwise than before.
-    pub(super) fn tell_since(&mut self, before: Option<Config>) -> Result<(), SwitchError> {
+    pub(super) fn tell_since(&mut self, before: Option<Before>) -> Result<(), SwitchError> {
         self.changes.count();
-        if let Some(before) = before {
-            let change = Change::between(&before, &self.config())?;
-            self.changes.tell(&Arc::new(change), self.file.as_ref(), &self.owners);
-        }
+        let Some(before) = before else { return Ok(()) };
+        let (config, ownership) = (self.config(), self.ownership());
+        let change = Change::between(&before.config, &config)?;
+        let changed = ownership.changed_since(&before.ownership, &before.config, &config);
+        let changed_hands = objects::tables(&config, &untouched(changed, &change))?;
+        self.changes.tell(&Arc::new(change), changed_hands, ownership);
         Ok(())
+    }
+
+    /// What a single change, just counted, leaves as it was and gives to others.
+    pub(super) fn changed_hands(&self, change: &Change) -> Result<Vec<(&'static str, Table)>, SwitchError> {
+        let owners = change.owners().map(|(section, id, _)| outer((section.to_owned(), id.to_owned())));
+        Ok(objects::tables(&self.config, &untouched(owners.collect(), change))?)
     }
 }

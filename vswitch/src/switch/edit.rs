@@ -8,8 +8,9 @@ use std::sync::Arc;
 use wire::{Qpn, Vni};
 
 use super::{Missing, Switch, SwitchError};
-use crate::config::merge::{Occasion, Source, merge, refuse_others};
+use crate::config::merge::{Occasion, Source, merge};
 use crate::config::objects::{ObjectId, location_id};
+use crate::config::others::{self, refuse_others};
 use crate::config::{Config, Difference, LocationConfig, UplinkConfig, VnicPort};
 use crate::state::change::Change;
 use crate::state::owners::Owner;
@@ -86,12 +87,13 @@ impl Switch {
         })
     }
 
-    /// Goes over to the config of a file, whole: what was made at run time goes, whoever made it.
+    /// Goes over to the config of a file, whole: what the API or the console made goes, what others own stays.
     ///
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
     pub fn load_file(&mut self, file: Source) -> Result<(), SwitchError> {
-        self.go_over_to_file(file.config.clone(), file)
+        let config = others::load(&self.config(), &file, &self.owners)?;
+        self.go_over_to_file(config, file)
     }
 
     /// Applies a config file again: what it names is as it says, what was made at run time stays.

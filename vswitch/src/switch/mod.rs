@@ -48,7 +48,8 @@ use ports::PortTable;
 use crate::config::{Config, ForwardMode, Idle, Source, buffers};
 use crate::rdma;
 use crate::state::journal::Saver;
-use crate::state::owners::{Owner, Owners};
+use crate::state::owners::Owners;
+use crate::state::ownership::Ownership;
 use crate::topology::Topology;
 use crate::topology::underlay::Neighbours;
 use crate::worker::watchdog::Watchdog;
@@ -367,11 +368,6 @@ impl Switch {
         Ok(())
     }
 
-    /// The config file as it was last applied, if there is one.
-    pub fn config_file(&self) -> Option<Arc<Source>> {
-        self.file.clone()
-    }
-
     /// Where changes made through the console are saved, if anywhere.
     pub fn set_state_file(&mut self, path: Option<&Path>) {
         self.saved = path.map(Saver::new);
@@ -397,12 +393,9 @@ impl Switch {
         &self.owners
     }
 
-    /// Who made an object: its section, or `route` or `rule`, and what tells it from others there.
-    pub fn owner_of(&self, section: &str, id: &str) -> Owner {
-        match &self.file {
-            Some(file) if file.names(section, id) => Owner::File,
-            _ => self.owners.at_run_time(section, id),
-        }
+    /// Who made what, at this moment.
+    pub fn ownership(&self) -> Ownership {
+        Ownership { file: self.file.clone(), at_run_time: self.owners.clone() }
     }
 
     /// Ends everything in order: reception, packets on their way, workers, ports. Leaves no trace on the machine but what the next process

@@ -18,12 +18,17 @@ impl Switch {
     ) -> Result<(), SwitchError> {
         self.changes.count();
         if self.saved.is_none() && !self.changes.is_watched() {
+            self.saved_owners = self.owners.clone();
             return Ok(());
         }
         let owners = self.owners.since(&self.saved_owners);
         let change = change().map(|change| Arc::new(change.and_owners(owners)));
         if let Ok(change) = &change {
-            self.changes.tell(change, self.file.as_ref(), &self.owners);
+            let changed_hands = match self.changes.is_watched() {
+                true => self.changed_hands(change)?,
+                false => Vec::new(),
+            };
+            self.changes.tell(change, changed_hands, self.ownership());
         }
         let Some(saver) = &mut self.saved else {
             self.saved_owners = self.owners.clone();

@@ -31,10 +31,12 @@ pub enum TopologyError {
     #[error("{vip} in VNI {vni} is an address of vNIC {vnic} on this host; remove the vNIC first")]
     LocalVip { vip: IpAddr, vni: Vni, vnic: String },
     /// The VTEP is this host.
-    #[error("VTEP {0} is an address of this host's uplink; a location is on another host")]
+    #[error(
+        "VTEP {0} is an address of this host's uplink; a location is on another host: give the VTEP of that"
+    )]
     OwnVtep(IpAddr),
     /// The VTEP is no host address.
-    #[error("VTEP {0} is not a unicast address")]
+    #[error("VTEP {0} is not a unicast address; give the address of one host")]
     NotUnicast(IpAddr),
     /// No uplink reaches the VTEP.
     #[error("no uplink has a route to VTEP {0}; add a gateway or a route to an `[[uplink]]`")]

@@ -103,6 +103,7 @@ impl NetworkConfig {
             Error::config(field, error.inner(), "the README of vswitch says which keys there are")
         })?;
         config.check()?;
+        config.check_ipam_keys(text)?;
         Ok(config)
     }
 
@@ -192,6 +193,20 @@ impl NetworkConfig {
             }
         }
         Ok(())
+    }
+
+    /// Refuses keys of the plugin's own address management that it does not know; those of another plugin are that one's to read.
+    fn check_ipam_keys(&self, text: &[u8]) -> Result<()> {
+        let raw: Value = serde_json::from_slice(text).unwrap_or_default();
+        let mut keys = raw.get("ipam").and_then(Value::as_object).into_iter().flat_map(|ipam| ipam.keys());
+        match keys.find(|key| !self.delegates() && !Ipam::KEYS.contains(&key.as_str())) {
+            None => Ok(()),
+            Some(key) => Err(Error::config(
+                &format!("ipam.{key}"),
+                "nobody knows it",
+                format!("write one of {}, or the type of the plugin that does", Ipam::KEYS.join(", ")),
+            )),
+        }
     }
 
     /// True when another plugin chooses the addresses.

@@ -150,6 +150,11 @@ pub struct Ipam {
     pub range_end: OneOrMore<Host>,
 }
 
+impl Ipam {
+    /// The keys of the plugin's own.
+    pub const KEYS: [&str; 3] = ["type", "rangeStart", "rangeEnd"];
+}
+
 /// An attachment that GC keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct ValidAttachment {

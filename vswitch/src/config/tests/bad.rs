@@ -2,8 +2,8 @@
 
 use crate::config::*;
 
-mod bonds;
-mod routing;
+pub(super) mod bonds;
+pub(super) mod routing;
 
 /// A small valid config to spoil; the spoilt line is the last.
 pub(super) const GOOD: &str = r#"
@@ -58,14 +58,14 @@ fn added(text: &str, place: (usize, usize), words: &[&str]) {
 }
 
 #[test]
-fn the_good_one_is_good() {
+pub(super) fn the_good_one_is_good() {
     if let Err(errors) = Config::parse(GOOD, "f.toml") {
         panic!("{errors}");
     }
 }
 
 #[test]
-fn text_that_is_no_toml() {
+pub(super) fn text_that_is_no_toml() {
     let errors = errors("[eal\nmemory = \"512MiB\"\n");
     assert_eq!(errors[0].place.map(|(line, _)| line), Some(1), "{errors:?}");
     assert!(errors[0].to_string().starts_with("f.toml:1:"), "{}", errors[0]);
@@ -74,7 +74,7 @@ fn text_that_is_no_toml() {
 }
 
 #[test]
-fn files_that_cannot_be_read() {
+pub(super) fn files_that_cannot_be_read() {
     let load = |path: &std::path::Path| Document::load(path).map(|_| ()).unwrap_err().to_string();
     let folder = std::env::temp_dir();
     assert!(
@@ -91,7 +91,7 @@ fn files_that_cannot_be_read() {
 }
 
 #[test]
-fn unknown_sections_and_keys() {
+pub(super) fn unknown_sections_and_keys() {
     added("[quos]\nx = 1\n", (23, 2), &["\"quos\"", "eal, workers", "location, port"]);
     said("[nft]\nentrys = 1\n", (2, 1), &["`entrys`", "`entries`"]);
     said("[workers]\nidle = \"nap\"\n", (2, 8), &["`nap`", "`poll`", "`sleep`"]);
@@ -109,7 +109,7 @@ fn unknown_sections_and_keys() {
 }
 
 #[test]
-fn all_errors_are_shown_in_order() {
+pub(super) fn all_errors_are_shown_in_order() {
     let text = GOOD.replace("vni = 100", "vni = -1").replace("172.16.0.1/24", "172.16.0.1") + "[x]\n";
     let errors = errors(&text);
     let places: Vec<_> = errors.iter().filter_map(|error| error.place).collect();
@@ -123,14 +123,14 @@ fn all_errors_are_shown_in_order() {
 }
 
 #[test]
-fn bare_numbers_where_units_are_due() {
+pub(super) fn bare_numbers_where_units_are_due() {
     said("[eal]\nmemory = 512\n", (2, 10), &["512 has no unit", "\"512MiB\""]);
     said("[nft]\nidle-timeout = 30\n", (2, 16), &["30 has no unit", "\"30s\""]);
     said("[nft]\nidle-timeout = \"30\"\n", (2, 16), &["\"30\"", "\"30s\""]);
 }
 
 #[test]
-fn names() {
+pub(super) fn names() {
     refused(r#"name = "vm1""#, r#"name = """#, (17, 8), &["1 to 63"]);
     let long = format!("name = \"{}\"", "x".repeat(10_240));
     refused(r#"name = "vm1""#, &long, (17, 8), &["10240 bytes", "1 to 63"]);
@@ -143,7 +143,7 @@ fn names() {
 }
 
 #[test]
-fn duplicates() {
+pub(super) fn duplicates() {
     added("[[vpc]]\nname = \"blue\"\nvni = 5\n", (24, 8), &["vpc blue", "(line 7)"]);
     added("[[vpc]]\nname = \"green\"\nvni = 100\n", (25, 7), &["VNI 100", "VPC blue (line 8)"]);
     added(
@@ -162,7 +162,7 @@ fn duplicates() {
 }
 
 #[test]
-fn devices_used_twice() {
+pub(super) fn devices_used_twice() {
     let twice = |port: &str, words: &[&str]| {
         let text = format!("[[port]]\nname = \"a\"\nport = {port}\n[[port]]\nname = \"b\"\nport = {port}\n");
         said(&text, (6, 8), words);
@@ -178,7 +178,7 @@ fn devices_used_twice() {
 }
 
 #[test]
-fn networks() {
+pub(super) fn networks() {
     refused("vni = 100", "vni = 16777216", (8, 7), &["VNI 16777216", "24 bits"]);
     refused("10.0.0.1\"", "10.0.1.1\"", (20, 9), &["VIP 10.0.1.1", "VPC blue (10.0.0.0/24)", "[[subnet]]"]);
     refused("10.0.0.1\"", "10.0.0.254\"", (20, 9), &["gateway of subnet 10.0.0.0/24"]);
@@ -204,7 +204,7 @@ fn networks() {
 }
 
 #[test]
-fn locations() {
+pub(super) fn locations() {
     let location = |vni: u32, vip: &str, vtep: &str| {
         format!(
             "[[location]]\nvni = {vni}\nvip = \"{vip}\"\nmac = \"52:54:00:00:00:09\"\nvtep = \"{vtep}\"\n"
@@ -220,7 +220,7 @@ fn locations() {
 }
 
 #[test]
-fn underlay() {
+pub(super) fn underlay() {
     let more = |key: &str| format!("addresses = [\"172.16.0.1/24\"]\n{key}");
     let uplink = |key: &str, column, words: &[&str]| {
         refused("addresses = [\"172.16.0.1/24\"]", &more(key), (6, column), words);
@@ -240,7 +240,7 @@ fn underlay() {
 }
 
 #[test]
-fn failover_uplinks_of_one_address_are_alike() {
+pub(super) fn failover_uplinks_of_one_address_are_alike() {
     let second = |address: &str, more: &str| {
         format!(
             "[[uplink]]\nname = \"up9\"\nport = {{ kind = \"null\" }}\naddresses = [\"{address}\"]\n{more}"
@@ -254,7 +254,7 @@ fn failover_uplinks_of_one_address_are_alike() {
 }
 
 #[test]
-fn mtu_says_the_numbers() {
+pub(super) fn mtu_says_the_numbers() {
     let mtu = |value: u16| format!("addresses = [\"172.16.0.1/24\"]\nmtu = {value}");
     refused(
         "addresses = [\"172.16.0.1/24\"]",
@@ -268,7 +268,7 @@ fn mtu_says_the_numbers() {
 }
 
 #[test]
-fn ports() {
+pub(super) fn ports() {
     let port = |spec: &str, column, words: &[&str]| {
         said(&format!("[[port]]\nname = \"p\"\nport = {spec}\n"), (3, column), words);
     };
@@ -288,7 +288,7 @@ fn ports() {
 
 /// A port may not negotiate what the switch has to drop.
 #[test]
-fn repair_mtu_super_frames_are_let_in_by_no_port() {
+pub(super) fn repair_mtu_super_frames_are_let_in_by_no_port() {
     for tso in ["tso=1", "queues=2,tso=1", "tso=yes"] {
         let text = format!(
             r#"[[port]]
@@ -304,7 +304,7 @@ port = {{ kind = "raw", vdev = "net_vhost7,iface=/run/v.sock,{tso}" }}"#
 }
 
 #[test]
-fn process() {
+pub(super) fn process() {
     said("[workers]\ncores = [1, 2, 1]\n", (2, 16), &["core 1 is listed twice"]);
     said("[workers]\ncores = []\n", (2, 9), &["cores is empty"]);
     said("[workers]\ncores = [1]\ncount = 1\n", (3, 9), &["both cores and count"]);
@@ -324,7 +324,7 @@ fn process() {
 }
 
 #[test]
-fn quotas() {
+pub(super) fn quotas() {
     let rcft = |line: &str, column, words: &[&str]| said(&format!("[rcft]\n{line}\n"), (2, column), words);
     rcft("entries = 8000001", 11, &["entries 8000001", "1024..=8000000"]);
     rcft("quota = \"25% of\"", 9, &["\"25% of\" is not a quota", "\"25% of mlx5_0\""]);
@@ -342,7 +342,7 @@ fn quotas() {
 }
 
 #[test]
-fn quotas_of_vnics_go_before_the_default() {
+pub(super) fn quotas_of_vnics_go_before_the_default() {
     let text = GOOD.replace("vlan = 1", "vlan = 1\nqp-quota = 0\nrefuse = \"reject\"")
         + "[rcft]\nquota = \"12.5% of mlx5_0\"\n";
     let mut config = Config::parse(&text, "f").unwrap();
@@ -359,13 +359,13 @@ fn quotas_of_vnics_go_before_the_default() {
 }
 
 #[test]
-fn cores_of_this_machine() {
+pub(super) fn cores_of_this_machine() {
     let document = Document::parse("[workers]\ncores = [1, 7]\n", "f.toml").unwrap();
     assert_eq!(document.check_cores(&[0, 1, 7]), Ok(()));
     let error = document.check_cores(&[0, 1]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "f.toml:2:13: no worker can run on core 7; this process has the cores 0, 1"
+        "f.toml:2:13: no worker can run on core 7; this process has the cores 0, 1: choose one of them"
     );
     let document = Document::parse("[workers]\ncount = 3\n", "f.toml").unwrap();
     let error = document.check_cores(&[0, 1]).unwrap_err();
@@ -373,7 +373,7 @@ fn cores_of_this_machine() {
 }
 
 #[test]
-fn a_config_without_text_is_checked_too() {
+pub(super) fn a_config_without_text_is_checked_too() {
     let mut config = Config::parse(GOOD, "f").unwrap();
     assert!(config.validate().is_ok());
     std::sync::Arc::make_mut(&mut config.vnics[0]).vips.push("10.9.9.9".parse().unwrap());
@@ -382,7 +382,7 @@ fn a_config_without_text_is_checked_too() {
 }
 
 #[test]
-fn a_switch_has_one_device_for_rules() {
+pub(super) fn a_switch_has_one_device_for_rules() {
     let own = "port = { kind = \"tap\", iface = \"vm1\" }\noffload = \"rte-flow\"\n";
     let text = GOOD.replace("port = \"lab\"\nvlan = 1\n", own);
     Config::parse(&text, "f.toml").unwrap();
@@ -396,7 +396,7 @@ fn a_switch_has_one_device_for_rules() {
 }
 
 #[test]
-fn ports_vhost_sockets_are_as_many_as_the_library_takes() {
+pub(super) fn ports_vhost_sockets_are_as_many_as_the_library_takes() {
     let config = |servers: usize, clients: usize| {
         let port = |n: usize| {
             let server = n < servers;
@@ -422,7 +422,7 @@ fn ports_vhost_sockets_are_as_many_as_the_library_takes() {
 }
 
 #[test]
-fn ports_vhost_queues_are_as_many_as_the_library_knows() {
+pub(super) fn ports_vhost_queues_are_as_many_as_the_library_knows() {
     let config = |queues: u16| {
         let port = format!("{{ kind = \"vhost-user\", path = \"/run/v\", queues = {queues} }}");
         Config::parse(&format!("[[port]]\nname = \"p\"\nport = {port}\n"), "test")
@@ -435,7 +435,7 @@ fn ports_vhost_queues_are_as_many_as_the_library_knows() {
 }
 
 #[test]
-fn a_vhost_socket_is_given_away_by_the_end_that_makes_it() {
+pub(super) fn a_vhost_socket_is_given_away_by_the_end_that_makes_it() {
     let with = |more: &str| {
         let port = format!("port = {{ kind = \"vhost-user\", path = \"/run/v\"{more} }}\n");
         GOOD.replacen("port = \"lab\"\nvlan = 1\n", &port, 1)
@@ -459,7 +459,7 @@ fn a_vhost_socket_is_given_away_by_the_end_that_makes_it() {
 
 /// Peers that share memory with the switch unchecked are no tenants, unless the config trusts them; uplinks are the operator's.
 #[test]
-fn repair_tenants_share_no_memory_unless_trusted() {
+pub(super) fn repair_tenants_share_no_memory_unless_trusted() {
     let trunk = r#"port = { kind = "tap", iface = "lab0" }"#;
     let uplink = r#"port = { kind = "tap", iface = "up0" }"#;
     for spec in [
@@ -489,7 +489,7 @@ fn repair_tenants_share_no_memory_unless_trusted() {
 }
 
 #[test]
-fn repair_link_local_vips_are_of_nobodys_mac_but_ones_own() {
+pub(super) fn repair_link_local_vips_are_of_nobodys_mac_but_ones_own() {
     let vips = |vip: &str| GOOD.replacen("\"10.0.0.1\"", &format!("\"10.0.0.1\", \"{vip}\""), 1);
     for good in ["fe80::1", "fe80::5054:ff:fe00:1"] {
         assert!(Config::parse(&vips(good), "f.toml").is_ok(), "{good}");

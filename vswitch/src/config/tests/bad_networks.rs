@@ -4,7 +4,7 @@ use super::bad::GOOD;
 use crate::config::*;
 
 #[test]
-fn guard_pairs_are_of_stations_and_of_nobody_else() {
+pub(super) fn guard_pairs_are_of_stations_and_of_nobody_else() {
     let allowed = |pairs: &str| GOOD.replacen("vips = [", &format!("allowed = [{pairs}]\nvips = ["), 1);
     for good in [
         "{ ip = \"10.0.0.100\" }",
@@ -39,7 +39,7 @@ fn guard_pairs_are_of_stations_and_of_nobody_else() {
 }
 
 #[test]
-fn bum_vteps_of_a_vpc_are_other_hosts() {
+pub(super) fn bum_vteps_of_a_vpc_are_other_hosts() {
     let listed = |vteps: &str| GOOD.replacen("vni = 100", &format!("vni = 100\nvteps = [{vteps}]"), 1);
     assert!(Config::parse(&listed("\"172.16.0.2\", \"172.16.0.3\""), "f.toml").is_ok());
     let refused = [

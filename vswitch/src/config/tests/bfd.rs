@@ -31,7 +31,7 @@ fn left(bfd: &str) -> UplinkConfig {
 }
 
 #[test]
-fn bfd_asks_gateways_and_next_hops_unless_others_are_listed() {
+pub(super) fn bfd_asks_gateways_and_next_hops_unless_others_are_listed() {
     let asked = |bfd: &str| -> Vec<(String, bool)> {
         let sessions = left(bfd).bfd_sessions().into_iter();
         sessions.map(|session| (session.peer.to_string(), session.multihop)).collect()
@@ -48,7 +48,7 @@ fn bfd_asks_gateways_and_next_hops_unless_others_are_listed() {
 }
 
 #[test]
-fn bfd_speaks_from_an_address_that_no_other_uplink_has() {
+pub(super) fn bfd_speaks_from_an_address_that_no_other_uplink_has() {
     let config = Config::parse(&routed("{ vteps = [\"10.255.0.2\"] }"), "f.toml").unwrap();
     let source = |peer: &str, multihop| {
         let wanted = WantedBfd { peer: peer.parse().unwrap(), multihop };
@@ -62,7 +62,7 @@ fn bfd_speaks_from_an_address_that_no_other_uplink_has() {
 }
 
 #[test]
-fn bfd_that_cannot_work_is_refused() {
+pub(super) fn bfd_that_cannot_work_is_refused() {
     let refused = [
         ("{ min-tx = \"79ms\" }", "min-tx 79ms is shorter than 80ms"),
         ("{ min-rx = \"1ms\" }", "control, which has a turn every 20ms"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::*;
 
 #[test]
-fn it_reads_with_defaults_and_in_full() {
+pub(super) fn it_reads_with_defaults_and_in_full() {
     assert_eq!(Config::parse("[offload]\n", "f").unwrap().offload, OffloadConfig::default());
     let text = "[offload]\nengine = \"async\"\nhot-packets = 500\nhot-rate = \"1Mbit\"\nbarrier = \"all\"\nentropy = \"hardware\"\n\
                 sync-every = \"50ms\"\n[offload.simulated]\nring = 256\ndelay = \"20us\"\ncapacity = 0\nsteering = \"software\"\n";
@@ -23,7 +23,7 @@ fn it_reads_with_defaults_and_in_full() {
 }
 
 #[test]
-fn veth_ports_are_refused_behind_a_simulated_device() {
+pub(super) fn veth_ports_are_refused_behind_a_simulated_device() {
     let with = |kind: &str| {
         let port =
             format!("port = {{ kind = \"{kind}\", iface = \"e0\" }}\naddresses = [\"172.16.0.1/24\"]\n");
@@ -38,7 +38,7 @@ fn veth_ports_are_refused_behind_a_simulated_device() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_at_its_place() {
+pub(super) fn what_cannot_be_is_refused_at_its_place() {
     for (line, words) in [
         ("hot-packets = 0", "above 0"),
         ("hot-rate = \"0bit\"", "above 0"),
@@ -64,7 +64,7 @@ fn what_cannot_be_is_refused_at_its_place() {
 }
 
 #[test]
-fn a_vnic_on_a_trunk_has_no_rules_of_its_own() {
+pub(super) fn a_vnic_on_a_trunk_has_no_rules_of_its_own() {
     let text = "[[vpc]]\nname = \"red\"\nvni = 1\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n\
                 [[trunk]]\nname = \"lab\"\nport = { kind = \"tap\", iface = \"t\" }\n\
                 [[vnic]]\nname = \"a\"\nvpc = \"red\"\nmac = \"52:54:00:00:00:01\"\nvips = [\"10.0.0.1\"]\n\

@@ -59,7 +59,7 @@ fn refused(from: &str, to: &str, at: &str, words: &[&str]) {
 const VM2: &str = r#"{ rdma = { out = { assured = "1Gbit", weight = 3, burst = "64KiB" } } }"#;
 
 #[test]
-fn dhtb_good_limits_are_read() {
+pub(super) fn dhtb_good_limits_are_read() {
     let config = match Config::parse(TEXT, "f.toml") {
         Ok(config) => config,
         Err(errors) => panic!("{errors}"),
@@ -77,7 +77,7 @@ fn dhtb_good_limits_are_read() {
 }
 
 #[test]
-fn dhtb_single_values_that_are_wrong() {
+pub(super) fn dhtb_single_values_that_are_wrong() {
     for (from, to, at, words) in [
         (r#"ceil = "5Gbit""#, r#"ceil = "0Gbit""#, "\"0Gbit", ["vpc blue", "ceil", "is 0"]),
         (r#"ceil = "5Gbit""#, r#"ceil = "11Gbit""#, "\"11Gbit", ["11Gbit (out)", "link's 10Gbit", "line 2"]),
@@ -100,7 +100,7 @@ fn dhtb_single_values_that_are_wrong() {
 }
 
 #[test]
-fn dhtb_promises_that_cannot_be_kept() {
+pub(super) fn dhtb_promises_that_cannot_be_kept() {
     // 2 + 4 Gbit under 5: a class's promise is its vNIC's and its VPC's.
     refused(
         VM2,
@@ -134,7 +134,7 @@ qos = { in = { assured = "4Gbit" } }"#,
 }
 
 #[test]
-fn dhtb_laws_that_make_no_sense() {
+pub(super) fn dhtb_laws_that_make_no_sense() {
     let link = "link = { out = \"10Gbit\", in = \"8Gbit\" }";
     for (key, value, words) in [
         ("kmin", "\"201kB\"", ["kmin 201kB", "kmax 200kB"]),

@@ -164,7 +164,7 @@ fn allowed(pick: usize, m: u8) -> Vec<AllowedConfig> {
 }
 
 /// One port of any kind; `n` keeps devices apart.
-fn port(kind: usize, n: u16, flag: bool) -> PortSpec {
+pub(crate) fn port(kind: usize, n: u16, flag: bool) -> PortSpec {
     let queues = n % 4 + 1;
     match kind % PortSpec::KINDS.len() {
         0 => PortSpec::Pci(PciPort {

@@ -48,7 +48,7 @@ fn intervals(checker: &mut Checker<'_>, path: &str, uplink: &UplinkConfig, bfd: 
             checker.fail(format!("{path}.{key}"), message);
         } else if interval > most || !interval.subsec_nanos().is_multiple_of(1000) {
             let message = format!(
-                "uplink {name}: bfd {key} {shown} is not in whole microseconds up to {}",
+                "uplink {name}: bfd {key} {shown} is not in whole microseconds up to {}; choose a time that is",
                 show_duration(most)
             );
             checker.fail(format!("{path}.{key}"), message);
@@ -57,7 +57,7 @@ fn intervals(checker: &mut Checker<'_>, path: &str, uplink: &UplinkConfig, bfd: 
     if bfd.multiplier < BfdConfig::LEAST_MULTIPLIER {
         let message = format!(
             "uplink {name}: bfd multiplier {} is less than {}: one packet that is lost or late would take the path away; \
-             3 is usual",
+             3 is usual, so give that",
             bfd.multiplier,
             BfdConfig::LEAST_MULTIPLIER
         );

@@ -31,7 +31,7 @@ pub(super) fn check(
             let other = pair.mac.and_then(|mac| macs.get(&(vnic.vpc.as_str(), mac))).copied();
             let Some((other, mac)) = other.filter(|&other| other != index).zip(pair.mac) else { continue };
             let message = format!(
-                "vnic {}: allowed MAC {mac} is that of vnic {}{} in the same VPC {}; what floats or is nested has a MAC of its own",
+                "vnic {}: allowed MAC {mac} is that of vnic {}{} in the same VPC {}; what floats or is nested has a MAC of its own, so give that",
                 vnic.name,
                 checker.config.vnics[other].name,
                 checker.line(&format!("vnic[{other}].mac")),
@@ -56,7 +56,9 @@ fn check_pairs(checker: &mut Checker<'_>, path: &str, vnic: &VnicConfig, vpc: Op
             let message = format!("{who}: {ip} allows every address; say so with guard = \"off\"");
             checker.fail(format!("{path}.ip"), message);
         } else if one && !is_unicast(ip.addr()) || ip.addr().is_multicast() || ip.addr().is_loopback() {
-            let message = format!("{who}: {ip} is not of stations' addresses; a vNIC sends from those only");
+            let message = format!(
+                "{who}: {ip} is not of stations' addresses; a vNIC sends from those only, so give such"
+            );
             checker.fail(format!("{path}.ip"), message);
         } else if one && gateways.contains(&ip.addr()) {
             let message = format!("{who}: {} is the virtual router's address; allow another one", ip.addr());
@@ -64,11 +66,15 @@ fn check_pairs(checker: &mut Checker<'_>, path: &str, vnic: &VnicConfig, vpc: Op
         }
         let Some(mac) = pair.mac else { continue };
         if !mac.is_station() {
-            let message = format!("{who}: allowed MAC {mac} is not the address of one station");
+            let message = format!(
+                "{who}: allowed MAC {mac} is not the address of one station; write one like 52:54:00:00:00:01"
+            );
             checker.fail(format!("{path}.mac"), message);
         } else if vpc.is_some_and(|vpc| vpc.router_mac() == mac) {
-            let message =
-                format!("{who}: allowed MAC {mac} is that of the virtual router of VPC {}", vnic.vpc);
+            let message = format!(
+                "{who}: allowed MAC {mac} is that of the virtual router of VPC {}; choose another",
+                vnic.vpc
+            );
             checker.fail(format!("{path}.mac"), message);
         }
     }

@@ -22,8 +22,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::error::{ConfigError, ConfigErrors};
+use super::objects::location_id;
 use super::places::Places;
-use super::{Config, LocationConfig};
+use super::{Config, LocationConfig, path};
 
 /// Runs every check.
 ///
@@ -61,8 +62,9 @@ pub fn cores(config: &Config, places: &Places, available: &[usize]) -> Result<()
 /// Everything wrong with it.
 pub fn location(config: &Config, location: &LocationConfig) -> Result<(), ConfigErrors> {
     let mut checker = Checker { config, places: &Places::default(), errors: Vec::new() };
-    networks::check_location(&mut checker, "location", location);
-    security::check_one_location(&mut checker, location);
+    let path = path::of("location", &location_id(location));
+    networks::check_location(&mut checker, &path, location);
+    security::check_one_location(&mut checker, &path, location);
     checker.finish()
 }
 
@@ -74,9 +76,14 @@ struct Checker<'c> {
 }
 
 impl Checker<'_> {
-    /// Reports an error about the value at `path`.
+    /// Reports an error about the value at `path`; the message says what is wrong and what to do.
+    #[track_caller]
     fn fail(&mut self, path: impl AsRef<str>, message: impl Into<String>) {
-        self.errors.push(self.places.error(path.as_ref(), message.into()));
+        let error = self.places.error(path.as_ref(), message.into());
+        let error = ConfigError { path: path::named(self.config, path.as_ref()), ..error };
+        #[cfg(test)]
+        told::tell(std::panic::Location::caller(), &error);
+        self.errors.push(error);
     }
 
     /// " (line 7)" for the value at `path` when its place is known: points at the other party of a conflict.
@@ -106,4 +113,26 @@ fn is_reserved_in(ip: IpAddr, prefix: IpNet) -> bool {
 
 fn is_vlan(id: u16) -> bool {
     (1..=4094).contains(&id)
+}
+
+/// What checks have told on this thread, and from where, for a test that wants all of them.
+#[cfg(test)]
+pub(super) mod told {
+    use std::cell::RefCell;
+    use std::panic::Location;
+
+    use super::ConfigError;
+
+    thread_local! {
+        static TOLD: RefCell<Vec<(&'static Location<'static>, ConfigError)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn tell(from: &'static Location<'static>, error: &ConfigError) {
+        TOLD.with_borrow_mut(|told| told.push((from, error.clone())));
+    }
+
+    /// Everything so far.
+    pub(crate) fn take() -> Vec<(&'static Location<'static>, ConfigError)> {
+        TOLD.take()
+    }
 }

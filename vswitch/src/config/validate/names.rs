@@ -32,7 +32,7 @@ pub(super) fn check(checker: &mut Checker<'_>) {
         }
         if let Some(other) = numbers.insert(vpc.vni, index) {
             let message = format!(
-                "vpc {}: VNI {} is that of VPC {}{}; each VPC has its own",
+                "vpc {}: VNI {} is that of VPC {}{}; each VPC has its own, so choose another",
                 vpc.name,
                 vpc.vni,
                 config.vpcs[other].name,

@@ -53,7 +53,10 @@ fn check_vpcs(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
         let path = format!("vpc[{index}]");
         let who = format!("vpc {}", vpc.name);
         if !vpc.router_mac().is_station() {
-            let message = format!("{who}: {} is not the address of one station", vpc.router_mac());
+            let message = format!(
+                "{who}: {} is not the address of one station; write one like 52:54:00:00:00:01",
+                vpc.router_mac()
+            );
             checker.fail(format!("{path}.router-mac"), message);
         }
         let mut vteps = HashSet::new();
@@ -82,8 +85,10 @@ fn check_subnets(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
             checker.fail(format!("{path}.prefix"), message);
         }
         if prefix.addr().is_multicast() {
-            checker
-                .fail(format!("{path}.prefix"), format!("subnet {prefix} is multicast; no VM can be in it"));
+            checker.fail(
+                format!("{path}.prefix"),
+                format!("subnet {prefix} is multicast; no VM can be in it, so write a unicast prefix"),
+            );
         }
         if let Some(gateway) = subnet.gateway
             && (!prefix.contains(&gateway) || is_reserved_in(gateway, prefix) || !is_unicast(gateway))
@@ -106,7 +111,7 @@ fn check_subnets(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
             {
                 let (late, early) = (index.max(other), index.min(other));
                 let message = format!(
-                    "subnet {} overlaps {}{} in VPC {vpc}; the subnets of a VPC are apart",
+                    "subnet {} overlaps {}{} in VPC {vpc}; the subnets of a VPC are apart, so choose another prefix",
                     config.subnets[late].prefix,
                     config.subnets[early].prefix,
                     checker.line(&format!("subnet[{early}].prefix"))
@@ -135,16 +140,18 @@ fn check_vnics(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
         if !vnic.mac.is_station() {
             let what = if vnic.mac.is_group() { "a group address" } else { "zero" };
             let message =
-                format!("{who}: MAC {} is {what}; a vNIC needs the address of one station", vnic.mac);
+                format!("{who}: MAC {} is {what}; give the vNIC the address of one station", vnic.mac);
             checker.fail(format!("{path}.mac"), message);
         } else if vpc.is_some_and(|vpc| vpc.router_mac() == vnic.mac) {
-            let message =
-                format!("{who}: MAC {} is that of the virtual router of VPC {}", vnic.mac, vnic.vpc);
+            let message = format!(
+                "{who}: MAC {} is that of the virtual router of VPC {}; choose another",
+                vnic.mac, vnic.vpc
+            );
             checker.fail(format!("{path}.mac"), message);
         }
         if let Some(other) = macs.insert((&vnic.vpc, vnic.mac), index) {
             let message = format!(
-                "{who}: MAC {} is that of vnic {}{} in the same VPC {}; each vNIC of a VPC has its own",
+                "{who}: MAC {} is that of vnic {}{} in the same VPC {}; each vNIC of a VPC has its own, so choose another",
                 vnic.mac,
                 config.vnics[other].name,
                 checker.line(&format!("vnic[{other}].mac")),
@@ -160,7 +167,7 @@ fn check_vnics(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
             }
             if let Some(other) = vips.insert((&vnic.vpc, *vip), index) {
                 let message = format!(
-                    "{who}: VIP {vip} is that of vnic {}{} in the same VPC {}; an address has one owner",
+                    "{who}: VIP {vip} is that of vnic {}{} in the same VPC {}; an address has one owner, so choose another",
                     config.vnics[other].name,
                     checker.line(&format!("vnic[{other}].vips")),
                     vnic.vpc
@@ -177,7 +184,8 @@ fn check_mtu(checker: &mut Checker<'_>, path: &str, vnic: &VnicConfig) {
     let has_v6 = vnic.vips.iter().any(IpAddr::is_ipv6);
     let (family, least) = if has_v6 { ("IPv6", 1280) } else { ("IPv4", 68) };
     if vnic.mtu < least {
-        let message = format!("vnic {}: mtu {} is less than {family}'s least, {least}", vnic.name, vnic.mtu);
+        let message =
+            format!("vnic {}: mtu {} is less than {family}'s least, {least}; raise it", vnic.name, vnic.mtu);
         checker.fail(format!("{path}.mtu"), message);
     }
 }
@@ -204,7 +212,10 @@ fn check_vip(checker: &mut Checker<'_>, path: &str, vnic: &VnicConfig, vip: IpAd
         let message = format!("{who}: VIP {vip} is the gateway of subnet {}; choose another", subnet.prefix);
         checker.fail(path, message);
     } else if !is_unicast(vip) || is_reserved_in(vip, subnet.prefix) {
-        let message = format!("{who}: VIP {vip} is not a host's address in subnet {}", subnet.prefix);
+        let message = format!(
+            "{who}: VIP {vip} is not a host's address in subnet {}; choose one that is",
+            subnet.prefix
+        );
         checker.fail(path, message);
     }
 }
@@ -215,7 +226,7 @@ fn check_link_local(checker: &mut Checker<'_>, path: &str, who: &str, vip: IpAdd
     if let Some(mac) = MacAddr::of_link_local(address).filter(|&mac| mac != own) {
         let message = format!(
             "{who}: VIP {vip} is the link-local address that follows from MAC {mac}; the one of MAC {own} is {}, and is known \
-             without configuration",
+             without configuration: remove this",
             own.link_local()
         );
         checker.fail(path, message);
@@ -270,7 +281,10 @@ fn check_binding<'c>(
             checker.fail(format!("{path}.port"), message);
         }
         Some(vlan) if !is_vlan(vlan) => {
-            checker.fail(format!("{path}.vlan"), format!("{who}: VLAN {vlan} is not in 1..=4094"));
+            checker.fail(
+                format!("{path}.vlan"),
+                format!("{who}: VLAN {vlan} is not in 1..=4094; choose one that is"),
+            );
         }
         Some(vlan) => {
             let Some(other) = vlans.insert((trunk, vlan), index) else { return };
@@ -314,7 +328,7 @@ fn check_locations(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
             let line = checker.line(&format!("location[{other}].vip"));
             checker.fail(
                 format!("{path}.vip"),
-                format!("{who} is given twice{line}; an address is in one place"),
+                format!("{who} is given twice{line}; an address is in one place, so remove one"),
             );
         }
     }
@@ -324,11 +338,17 @@ fn check_locations(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
 pub(super) fn check_location(checker: &mut Checker<'_>, path: &str, location: &LocationConfig) {
     let who = format!("location {} of VNI {}", location.vip, location.vni);
     if !is_unicast(location.vip) {
-        checker.fail(format!("{path}.vip"), format!("{who}: the VIP is not a unicast address"));
+        checker.fail(
+            format!("{path}.vip"),
+            format!("{who}: the VIP is not a unicast address; give the address of one machine"),
+        );
     }
     check_link_local(checker, &format!("{path}.vip"), &who, location.vip, location.mac);
     if !location.mac.is_station() {
-        let message = format!("{who}: {} is not the address of one station", location.mac);
+        let message = format!(
+            "{who}: {} is not the address of one station; write one like 52:54:00:00:00:01",
+            location.mac
+        );
         checker.fail(format!("{path}.mac"), message);
     }
     check_vtep(checker, &format!("{path}.vtep"), &who, location.vtep);

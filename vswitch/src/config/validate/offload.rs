@@ -26,7 +26,10 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     for (key, time, (least, most)) in times {
         if !(least..=most).contains(&time) {
             let [time, least, most] = [time, least, most].map(show_duration);
-            faults.push((key, format!("[offload] {key} {time} is not in {least} to {most}")));
+            faults.push((
+                key,
+                format!("[offload] {key} {time} is not in {least} to {most}; choose a time that is"),
+            ));
         }
     }
     if offload.hot_packets == 0 || offload.hot_rate.bits_per_second() == 0 {
@@ -43,13 +46,16 @@ pub(super) fn check(checker: &mut Checker<'_>) {
         if rate > OffloadConfig::MAX_RATE {
             faults.push((
                 key,
-                format!("[offload] {key} {rate} is too much; at most {}", OffloadConfig::MAX_RATE),
+                format!("[offload] {key} {rate} is too much; give at most {}", OffloadConfig::MAX_RATE),
             ));
         }
     }
     if offload.rules > OffloadConfig::MAX_RULES {
-        let text =
-            format!("[offload] rules {} is too much; at most {}", offload.rules, OffloadConfig::MAX_RULES);
+        let text = format!(
+            "[offload] rules {} is too much; give at most {}",
+            offload.rules,
+            OffloadConfig::MAX_RULES
+        );
         faults.push(("rules", text));
     }
     if let Some(dscp) = offload.dscps.iter().find(|dscp| **dscp > 63) {
@@ -57,7 +63,10 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     }
     let (least, most) = SimulatedConfig::RING;
     if !(least..=most).contains(&simulated.ring) {
-        let text = format!("[offload.simulated] ring {} is not in {least} to {most}", simulated.ring);
+        let text = format!(
+            "[offload.simulated] ring {} is not in {least} to {most}; choose a number that is",
+            simulated.ring
+        );
         faults.push(("simulated.ring", text));
     }
     if simulated.nic == SimulatedNic::None && simulated.steering != Steering::default() {

@@ -38,7 +38,10 @@ pub(super) fn check(checker: &mut Checker<'_>) {
             trust(checker, &format!("vnic[{index}]"), &format!("vnic {}", vnic.name), spec);
         }
         if vnic.queues == Some(0) {
-            checker.fail(format!("vnic[{index}].queues"), "queues is 0; a port needs at least one");
+            checker.fail(
+                format!("vnic[{index}].queues"),
+                "queues is 0; a port needs at least one, so give 1 or more",
+            );
         }
     }
     for (index, port) in config.ports.iter().enumerate() {
@@ -56,8 +59,9 @@ pub(super) fn check(checker: &mut Checker<'_>) {
         for resource in resources(spec) {
             if let Some((other, other_path)) = taken.get(&resource) {
                 let line = checker.line(other_path);
-                let message =
-                    format!("{who}: {resource} is already used by {other}{line}; a device serves one port");
+                let message = format!(
+                    "{who}: {resource} is already used by {other}{line}; a device serves one port, so choose another"
+                );
                 checker.fail(format!("{path}.port"), message);
             } else {
                 taken.insert(resource, (who.clone(), format!("{path}.port")));
@@ -127,7 +131,10 @@ fn sockets(checker: &mut Checker<'_>, specs: &[(String, String, &PortSpec)]) {
 fn queues(checker: &mut Checker<'_>, path: &str, rx: Option<u16>, tx: Option<u16>) {
     for (key, queues) in [("rx-queues", rx), ("tx-queues", tx)] {
         if queues == Some(0) {
-            checker.fail(format!("{path}.{key}"), format!("{key} is 0; a port needs at least one"));
+            checker.fail(
+                format!("{path}.{key}"),
+                format!("{key} is 0; a port needs at least one, so give 1 or more"),
+            );
         }
     }
 }
@@ -162,7 +169,10 @@ fn problems(spec: &PortSpec, rings: &HashSet<&str>) -> Vec<(&'static str, String
             found.check("netns", tap.netns.as_deref().map_or(Ok(()), check_netns));
             found.check("queues", check_queues(tap.queues));
             if let Some(mac) = tap.mac.filter(|mac| !mac.is_station()) {
-                found.check("mac", Err(format!("{mac} is not the address of one station")));
+                found.check(
+                    "mac",
+                    Err(format!("{mac} is not the address of one station; write one like 52:54:00:00:00:01")),
+                );
             }
         }
         PortSpec::AfPacket(packet) => {
@@ -206,12 +216,14 @@ fn memif_problems(memif: &MemifPort, found: &mut PortProblems) {
     if let Some(secret) = &memif.secret {
         // It is not quoted: errors are read by more people than the config.
         if check_value(secret.reveal()).is_err() {
-            let problem = "is empty or has a comma, a bracket or a control character, which device arguments cannot carry";
+            let problem = "is empty or has a comma, a bracket or a control character, which device arguments cannot carry; remove it";
             found.check("secret", Err(problem.into()));
         }
         let length = secret.reveal().len();
         if length > LONGEST_SECRET {
-            let problem = format!("is {length} bytes long; a memif secret has at most {LONGEST_SECRET}");
+            let problem = format!(
+                "is {length} bytes long; a memif secret has at most {LONGEST_SECRET}: choose a shorter one"
+            );
             found.check("secret", Err(problem));
         }
     }
@@ -225,10 +237,13 @@ fn pcap_problems(pcap: &PcapPort, found: &mut PortProblems) {
         found.check(key, iface.as_deref().map_or(Ok(()), check_iface));
     }
     if pcap.rx_pcap.is_some() && pcap.rx_iface.is_some() {
-        found.check("rx-iface", Err("stands beside rx-pcap; packets come from one of them".into()));
+        found.check(
+            "rx-iface",
+            Err("stands beside rx-pcap; packets come from one of them, so keep one".into()),
+        );
     }
     if pcap.tx_pcap.is_some() && pcap.tx_iface.is_some() {
-        found.check("tx-iface", Err("stands beside tx-pcap; packets go to one of them".into()));
+        found.check("tx-iface", Err("stands beside tx-pcap; packets go to one of them, so keep one".into()));
     }
     let sources = pcap.rx_pcap.is_some() || pcap.rx_iface.is_some();
     let sinks = pcap.tx_pcap.is_some() || pcap.tx_iface.is_some();
@@ -239,7 +254,10 @@ fn pcap_problems(pcap: &PcapPort, found: &mut PortProblems) {
         found.check("kind", Err("pcap needs a source or a sink; give rx-pcap, tx-pcap or iface".into()));
     }
     if pcap.infinite_rx && pcap.rx_pcap.is_none() {
-        found.check("infinite-rx", Err("needs rx-pcap: only a file can be played again".into()));
+        found.check(
+            "infinite-rx",
+            Err("needs rx-pcap, for only a file can be played again; give that, or leave this out".into()),
+        );
     }
 }
 
@@ -248,13 +266,13 @@ const MOST_MEMBERS: usize = 8;
 
 fn bond_problems(bond: &BondPort, rings: &HashSet<&str>, found: &mut PortProblems) {
     if !(1..=MOST_MEMBERS).contains(&bond.members.len()) {
-        let problem = format!("are {}; a bond has 1 to {MOST_MEMBERS}", bond.members.len());
+        let problem = format!("are {}; a bond has 1 to {MOST_MEMBERS}: name so many", bond.members.len());
         found.check("members", Err(problem));
     }
     for member in &bond.members {
         if !matches!(member, PortSpec::Pci(_) | PortSpec::AfPacket(_)) {
             let problem = format!(
-                "have one of kind \"{}\"; a bond is made of NICs, of kind \"pci\", or of kernel interfaces, of kind \"af-packet\"",
+                "have one of kind \"{}\"; a bond is made of NICs, of kind \"pci\", or of kernel interfaces, of kind \"af-packet\": take those",
                 member.kind()
             );
             found.check("members", Err(problem));
@@ -266,7 +284,7 @@ fn bond_problems(bond: &BondPort, rings: &HashSet<&str>, found: &mut PortProblem
     }
     let devices: Vec<String> = bond.members.iter().flat_map(resources).collect();
     if let Some(twice) = (1..devices.len()).find(|&at| devices[..at].contains(&devices[at])) {
-        found.check("members", Err(format!("have {} twice", devices[twice])));
+        found.check("members", Err(format!("have {} twice; keep one", devices[twice])));
     }
     let is_of_interfaces = bond.members.iter().any(|member| matches!(member, PortSpec::AfPacket(_)));
     if is_of_interfaces && bond.mode != BondModeConfig::Lacp {
@@ -293,7 +311,10 @@ fn ring_problems(ring: &RingPort, rings: &HashSet<&str>, found: &mut PortProblem
     }
     let Some(peer) = &ring.peer else { return };
     if ring.name.is_none() {
-        found.check("peer", Err("needs a name beside it, by which the peer finds this ring".into()));
+        found.check(
+            "peer",
+            Err("needs a name beside it, by which the peer finds this ring; give it one".into()),
+        );
     } else if ring.name == ring.peer {
         found.check("peer", Err("is the ring itself; leave it out for a loopback".into()));
     } else if !rings.contains(peer.as_str()) {
@@ -354,7 +375,11 @@ pub(super) fn check_pci_address(address: &str) -> Result<(), String> {
         && full.rfind(':') < full.find('.')
         && matches!(parts[..], [domain, bus, device, function]
             if hex(domain, 4) && hex(bus, 2) && hex(device, 2) && hex(function, 1));
-    if good { Ok(()) } else { Err(format!("{} is not a PCI address such as 0000:01:00.0", quote(address))) }
+    if good {
+        Ok(())
+    } else {
+        Err(format!("{} is not a PCI address; write one such as 0000:01:00.0", quote(address)))
+    }
 }
 
 /// A Unix socket's path.
@@ -369,7 +394,7 @@ pub(super) fn check_socket_path(path: &Path) -> Result<(), String> {
     if text.len() > LONGEST_SOCKET {
         let length = text.len();
         return Err(format!(
-            "{} is {length} bytes long; a socket's path has at most {LONGEST_SOCKET}",
+            "{} is {length} bytes long; a socket's path has at most {LONGEST_SOCKET}: choose a shorter one",
             quote(&text)
         ));
     }
@@ -403,11 +428,11 @@ fn check_device_socket(path: &Path) -> Result<(), String> {
 /// A value that goes into device arguments.
 fn check_value(text: &str) -> Result<(), String> {
     if text.is_empty() {
-        return Err("is empty".into());
+        return Err("is empty; write it, or leave the key out".into());
     }
     if text.contains(|c: char| c.is_control() || matches!(c, ',' | '[' | ']')) {
         return Err(format!(
-            "{} has a comma, a bracket or a control character, which device arguments cannot carry",
+            "{} has a comma, a bracket or a control character, which device arguments cannot carry; remove it",
             quote(text)
         ));
     }
@@ -420,7 +445,7 @@ pub(super) fn check_iface(name: &str) -> Result<(), String> {
     let bad = |c: char| c.is_whitespace() || matches!(c, '/' | ':');
     if name.len() > LONGEST_IFACE || name.contains(bad) || matches!(name, "." | "..") {
         return Err(format!(
-            "{} is not an interface's name: at most {LONGEST_IFACE} bytes, no blanks, no / and no :",
+            "{} is not an interface's name; choose one of at most {LONGEST_IFACE} bytes, with no blanks, no / and no :",
             quote(name)
         ));
     }
@@ -434,13 +459,13 @@ fn check_netns(netns: &Path) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{} is neither a name of `ip netns` nor a whole path, such as /proc/7/ns/net",
+        "{} is neither a name of `ip netns` nor a whole path; write one of them, such as /proc/7/ns/net",
         quote(&netns.to_string_lossy())
     ))
 }
 
 fn check_queues(queues: u16) -> Result<(), String> {
-    if queues == 0 { Err("is 0; a port needs at least one".into()) } else { Ok(()) }
+    if queues == 0 { Err("is 0; a port needs at least one, so give 1 or more".into()) } else { Ok(()) }
 }
 
 /// librte_vhost knows no more pairs of virtqueues.
@@ -468,7 +493,9 @@ fn check_vdev(text: &str) -> Result<(), String> {
     let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if name.len() > 63 || !name.starts_with("net_") || !name.chars().all(good) {
         let shown = quote(&hide(text));
-        return Err(format!("{shown} is not a network device such as net_ring0 or net_x0,key=value"));
+        return Err(format!(
+            "{shown} is not a network device; write one such as net_ring0 or net_x0,key=value"
+        ));
     }
     // A peer that may would send super-frames, and want them whole: `Traits::super_frames` is false of such a port.
     let lets_super_frames_in =

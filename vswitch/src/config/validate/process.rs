@@ -117,17 +117,23 @@ fn workers(checker: &mut Checker<'_>) {
         let mut seen = HashSet::new();
         for (index, core) in cores.iter().enumerate() {
             if !seen.insert(core) {
-                let message = format!("core {core} is listed twice; one core runs one worker");
+                let message = format!("core {core} is listed twice; one core runs one worker, so keep one");
                 checker.fail(format!("workers.cores[{index}]"), message);
             }
         }
     }
     if workers.count == Some(0) {
-        checker.fail("workers.count", "[workers] count is 0; there must be at least one worker");
+        checker.fail(
+            "workers.count",
+            "[workers] count is 0; there must be at least one worker, so give 1 or more",
+        );
     }
     let most = WorkersConfig::MAX_BURST;
     if !(1..=most).contains(&workers.burst) {
-        checker.fail("workers.burst", format!("[workers] burst {} is not in 1..={most}", workers.burst));
+        checker.fail(
+            "workers.burst",
+            format!("[workers] burst {} is not in 1..={most}; choose a number that is", workers.burst),
+        );
     }
 }
 
@@ -136,7 +142,9 @@ pub(super) fn check_cores(checker: &mut Checker<'_>, available: &[usize]) {
     let list = available.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     for (index, core) in workers.cores.iter().flatten().enumerate() {
         if !available.contains(core) {
-            let message = format!("no worker can run on core {core}; this process has the cores {list}");
+            let message = format!(
+                "no worker can run on core {core}; this process has the cores {list}: choose one of them"
+            );
             checker.fail(format!("workers.cores[{index}]"), message);
         }
     }
@@ -157,10 +165,13 @@ fn eal(checker: &mut Checker<'_>) {
         checker.fail("eal.memory", message);
     }
     if !eal.memory.bytes().is_multiple_of(1 << 20) {
-        checker.fail("eal.memory", format!("[eal] memory {} is not a whole number of MiB", eal.memory));
+        checker.fail(
+            "eal.memory",
+            format!("[eal] memory {} is not a whole number of MiB; write for example \"512MiB\"", eal.memory),
+        );
     }
     if let Err(error) = Name::new(&eal.file_prefix) {
-        checker.fail("eal.file-prefix", format!("[eal] file-prefix: {error}"));
+        checker.fail("eal.file-prefix", format!("[eal] file-prefix: {error}; choose one that is"));
     }
     if eal.mbufs == Some(0) {
         checker.fail("eal.mbufs", "[eal] mbufs is 0; give at least some hundreds per port, or leave it out");
@@ -171,7 +182,7 @@ fn eal(checker: &mut Checker<'_>) {
     for (index, plugin) in eal.plugins.iter().enumerate() {
         let text = plugin.to_string_lossy();
         if text.is_empty() || text.contains(char::is_control) {
-            let message = format!("[eal] plugins: {} is not a path", quote(&text));
+            let message = format!("[eal] plugins: {} is not a path; write one, or remove it", quote(&text));
             checker.fail(format!("eal.plugins[{index}]"), message);
         }
     }
@@ -197,7 +208,8 @@ fn tables(checker: &mut Checker<'_>) {
     ];
     for (table, entries, most) in entries {
         if !(1..=most).contains(&entries) {
-            let message = format!("[{table}] entries {entries} is not in 1..={most}");
+            let message =
+                format!("[{table}] entries {entries} is not in 1..={most}; choose a number that is");
             checker.fail(format!("{table}.entries"), message);
         }
     }
@@ -210,22 +222,28 @@ fn tables(checker: &mut Checker<'_>) {
     if config.nft.miss_budget == 0 {
         checker.fail(
             "nft.miss-budget",
-            "[nft] miss-budget is 0; no flow would ever be learned; the default is 32",
+            "[nft] miss-budget is 0; no flow would ever be learned; give at least 1, the default is 32",
         );
     }
     if config.nft.flood_budget == 0 {
         checker.fail(
             "nft.flood-budget",
-            "[nft] flood-budget is 0; nothing would be flooded; the default is 256, and a VPC floods only with flood = true",
+            "[nft] flood-budget is 0; nothing would be flooded; give at least 1, the default is 256, and a VPC floods only with flood = true",
         );
     }
     for (section, port) in [("vxlan", config.vxlan.udp_port), ("rdma", config.rdma.udp_port)] {
         if port == 0 {
-            checker.fail(format!("{section}.udp-port"), format!("[{section}] udp-port 0 is not a UDP port"));
+            checker.fail(
+                format!("{section}.udp-port"),
+                format!("[{section}] udp-port 0 is not a UDP port; give 1 to 65535"),
+            );
         }
     }
     if config.vxlan.ttl == 0 {
-        checker.fail("vxlan.ttl", "[vxlan] ttl is 0; no packet would leave the host; the default is 64");
+        checker.fail(
+            "vxlan.ttl",
+            "[vxlan] ttl is 0; no packet would leave the host; give at least 1, the default is 64",
+        );
     }
 }
 
@@ -233,7 +251,8 @@ fn rcft(checker: &mut Checker<'_>) {
     let config = &checker.config.rcft;
     let (least, most) = (RcftConfig::MIN_ENTRIES, RcftConfig::MAX_ENTRIES);
     if !(least..=most).contains(&config.entries) {
-        let message = format!("[rcft] entries {} is not in {least}..={most}", config.entries);
+        let message =
+            format!("[rcft] entries {} is not in {least}..={most}; choose a number that is", config.entries);
         checker.fail("rcft.entries", message);
     }
     let quota = |quota: &Option<QuotaConfig>| match quota {

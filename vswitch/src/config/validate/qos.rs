@@ -36,7 +36,7 @@ fn red_profile(checker: &mut Checker<'_>) {
     }
     if qos.kmin > qos.kmax {
         let message = format!(
-            "[qos] kmin {} is over kmax {}{}; marking begins at kmin and is complete at kmax",
+            "[qos] kmin {} is over kmax {}{}; marking begins at kmin and is complete at kmax: lower it",
             qos.kmin,
             qos.kmax,
             checker.line("qos.kmax")
@@ -53,29 +53,32 @@ fn red_profile(checker: &mut Checker<'_>) {
         );
         faults.push(("hard-limit", message));
     } else if qos.hard_limit > QosConfig::MAX_DEBT {
-        let message = format!(
-            "[qos] hard-limit {} is too much; the largest is {}",
-            qos.hard_limit,
-            QosConfig::MAX_DEBT
-        );
+        let message =
+            format!("[qos] hard-limit {} is too much; give at most {}", qos.hard_limit, QosConfig::MAX_DEBT);
         faults.push(("hard-limit", message));
     }
     if !(1..=QosConfig::MAX_PACKETS).contains(&qos.queue_packets) {
-        let message =
-            format!("[qos] queue-packets {} is not in 1..={}", qos.queue_packets, QosConfig::MAX_PACKETS);
+        let message = format!(
+            "[qos] queue-packets {} is not in 1..={}; choose a number that is",
+            qos.queue_packets,
+            QosConfig::MAX_PACKETS
+        );
         faults.push(("queue-packets", message));
     }
     let (least, most) = QosConfig::QUEUE_BYTES;
     if !(least..=most).contains(&qos.queue_bytes) {
         let message = format!(
-            "[qos] queue-bytes {} is not in {least}..={most}; the largest packet must find room",
+            "[qos] queue-bytes {} is not in {least}..={most}, so that the largest packet finds room; choose a size that is",
             qos.queue_bytes
         );
         faults.push(("queue-bytes", message));
     }
     let (least, most) = QosConfig::QUEUE_TIME;
     if !(least..=most).contains(&qos.queue_time) {
-        let message = format!("[qos] queue-time {:?} is not in {least:?}..={most:?}", qos.queue_time);
+        let message = format!(
+            "[qos] queue-time {:?} is not in {least:?}..={most:?}; choose a time that is",
+            qos.queue_time
+        );
         faults.push(("queue-time", message));
     }
     for (key, message) in faults {
@@ -192,7 +195,8 @@ fn node(
     }
     if limits.weight.is_some_and(|weight| weight == 0 || weight > MAX_WEIGHT) {
         let weight = limits.weight.unwrap_or_default();
-        let message = format!("{who}: weight {weight} ({way}) is not in 1..={MAX_WEIGHT}");
+        let message =
+            format!("{who}: weight {weight} ({way}) is not in 1..={MAX_WEIGHT}; choose a number that is");
         checker.fail(format!("{path}.weight"), message);
     }
     if let Some(burst) = limits.burst

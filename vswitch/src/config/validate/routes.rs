@@ -31,7 +31,10 @@ pub(super) fn check(
         match &route.target {
             RouteTargetConfig::Gateways(gateways) => check_gateways(checker, &path, &who, route, gateways),
             RouteTargetConfig::Peer { vpc: peer } if *peer == vpc.name => {
-                let message = format!("{who}: the route to {} leads to the VPC itself", route.to);
+                let message = format!(
+                    "{who}: the route to {} leads to the VPC itself; name another one, or remove the route",
+                    route.to
+                );
                 checker.fail(format!("{path}.vpc"), message);
             }
             RouteTargetConfig::Peer { vpc: peer } if !vpcs.contains_key(peer.as_str()) => {
@@ -44,7 +47,9 @@ pub(super) fn check(
                 }
             }
             RouteTargetConfig::Station { mac } if !mac.is_station() => {
-                let message = format!("{who}: {mac} is not the address of one station");
+                let message = format!(
+                    "{who}: {mac} is not the address of one station; write one like 52:54:00:00:00:01"
+                );
                 checker.fail(format!("{path}.mac"), message);
             }
             RouteTargetConfig::Station { mac } if *mac == vpc.router_mac() => {
@@ -126,7 +131,10 @@ fn check_gateways(
         let path = if gateways.len() == 1 { path.to_owned() } else { format!("{path}.next-hops[{index}]") };
         check_vtep(checker, &format!("{path}.vtep"), who, gateway.vtep);
         if !gateway.mac.is_station() {
-            let message = format!("{who}: {} is not the address of one station", gateway.mac);
+            let message = format!(
+                "{who}: {} is not the address of one station; write one like 52:54:00:00:00:01",
+                gateway.mac
+            );
             checker.fail(format!("{path}.mac"), message);
         }
         if gateways[..index].contains(gateway) {

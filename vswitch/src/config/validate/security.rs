@@ -20,12 +20,13 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     let (config, groups) = (checker.config, groups(checker));
     let table = &config.security;
     if !(1024..=MOST).contains(&table.connections) {
-        let message = format!("connections = {} is not in 1024..={MOST}", table.connections);
+        let message =
+            format!("connections = {} is not in 1024..={MOST}; choose a number that is", table.connections);
         checker.fail("security.connections", message);
     }
     if table.connections_per_vnic == 0 || table.connections_per_vnic > table.connections {
         let message = format!(
-            "connections-per-vnic = {} is not in 1..={}, which is what the table holds (connections)",
+            "connections-per-vnic = {} is not in 1..={}, which is what the table holds (connections); choose a number that is",
             table.connections_per_vnic, table.connections
         );
         checker.fail("security.connections-per-vnic", message);
@@ -73,13 +74,16 @@ pub(super) fn check(checker: &mut Checker<'_>) {
                 None => checker.fail(path, format!("vnic {}: {}", vnic.name, unknown(name, &groups))),
                 Some(group) if group.vpc != vnic.vpc => {
                     let message = format!(
-                        "vnic {}: security group {name} is of VPC {}, and the vNIC is in VPC {}",
+                        "vnic {}: security group {name} is of VPC {}, and the vNIC is in VPC {}; name one of that",
                         vnic.name, group.vpc, vnic.vpc
                     );
                     checker.fail(path, message);
                 }
                 Some(_) if vnic.security_groups[..at].contains(name) => {
-                    checker.fail(path, format!("vnic {}: security group {name} is named twice", vnic.name));
+                    checker.fail(
+                        path,
+                        format!("vnic {}: security group {name} is named twice; keep one", vnic.name),
+                    );
                 }
                 Some(_) => {}
             }
@@ -110,7 +114,10 @@ fn check_location(checker: &mut Checker<'_>, path: &str, location: &LocationConf
         let message = match groups.get(name.as_str()) {
             None => unknown(name, groups),
             Some(group) if vni(group) != Some(location.vni) => {
-                format!("security group {name} is of VPC {}, which has another VNI", group.vpc)
+                format!(
+                    "security group {name} is of VPC {}, which has another VNI; name one of the VPC that has it",
+                    group.vpc
+                )
             }
             Some(_) => continue,
         };
@@ -119,10 +126,10 @@ fn check_location(checker: &mut Checker<'_>, path: &str, location: &LocationConf
 }
 
 /// The groups of one location that is not in the config yet.
-pub(super) fn check_one_location(checker: &mut Checker<'_>, location: &LocationConfig) {
+pub(super) fn check_one_location(checker: &mut Checker<'_>, path: &str, location: &LocationConfig) {
     if location.groups.is_empty() {
         return;
     }
     let groups = groups(checker);
-    check_location(checker, "location", location, &groups);
+    check_location(checker, path, location, &groups);
 }

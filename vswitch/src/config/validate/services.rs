@@ -30,7 +30,7 @@ fn check_dhcp(checker: &mut Checker<'_>, path: &str, subnet: &SubnetConfig, dhcp
     let lease = dhcp.lease;
     if !(DhcpConfig::MIN_LEASE..=DhcpConfig::MAX_LEASE).contains(&lease) || lease.subsec_nanos() != 0 {
         let message = format!(
-            "{who}: lease {} is not in whole seconds between {} and {}",
+            "{who}: lease {} is not in whole seconds between {} and {}; choose one that is",
             show_duration(lease),
             show_duration(DhcpConfig::MIN_LEASE),
             show_duration(DhcpConfig::MAX_LEASE)
@@ -43,13 +43,13 @@ fn check_dhcp(checker: &mut Checker<'_>, path: &str, subnet: &SubnetConfig, dhcp
             let message = format!("{who}: DHCPv6 tells no MTU, router advertisements do; remove mtu");
             checker.fail(format!("{path}.mtu"), message);
         } else if mtu < 68 {
-            let message = format!("{who}: mtu {mtu} is less than IPv4's least, 68");
+            let message = format!("{who}: mtu {mtu} is less than IPv4's least, 68; raise it");
             checker.fail(format!("{path}.mtu"), message);
         }
     }
     if dhcp.routes.len() > DhcpConfig::MAX_ROUTES {
         let message = format!(
-            "{who}: {} routes are more than the {} that fit",
+            "{who}: {} routes are more than the {} that fit; keep so many",
             dhcp.routes.len(),
             DhcpConfig::MAX_ROUTES
         );
@@ -63,14 +63,14 @@ fn check_dhcp(checker: &mut Checker<'_>, path: &str, subnet: &SubnetConfig, dhcp
 fn check_ra(checker: &mut Checker<'_>, path: &str, subnet: &SubnetConfig, ra: &RaConfig) {
     let who = format!("subnet {}: ra", subnet.prefix);
     if subnet.prefix.addr().is_ipv4() {
-        checker.fail(path, format!("{who}: router advertisements are of IPv6; IPv4 has dhcp"));
+        checker.fail(path, format!("{who}: router advertisements are of IPv6; IPv4 has dhcp, so remove ra"));
         return;
     }
     let [least, most] = RaConfig::LIFETIMES;
     let lifetime = ra.lifetime;
     if !lifetime.is_zero() && !(least..=most).contains(&lifetime) || lifetime.subsec_nanos() != 0 {
         let message = format!(
-            "{who}: lifetime {} is neither 0s nor in whole seconds between {} and {}",
+            "{who}: lifetime {} is neither 0s nor in whole seconds between {} and {}; choose one that is",
             show_duration(lifetime),
             show_duration(least),
             show_duration(most)
@@ -85,13 +85,17 @@ fn check_dns(checker: &mut Checker<'_>, path: &str, who: &str, prefix: IpNet, dn
     let family = if prefix.addr().is_ipv4() { "IPv4" } else { "IPv6" };
     for (index, &server) in dns.iter().enumerate() {
         if server.is_ipv4() != prefix.addr().is_ipv4() || !is_unicast(server) {
-            let message = format!("{who}: {server} is not the {family} address of one name server");
+            let message =
+                format!("{who}: {server} is not the {family} address of one name server; give one that is");
             checker.fail(format!("{path}[{index}]"), message);
         }
     }
     if dns.len() > DhcpConfig::MAX_DNS {
-        let message =
-            format!("{who}: {} name servers are more than the {} that fit", dns.len(), DhcpConfig::MAX_DNS);
+        let message = format!(
+            "{who}: {} name servers are more than the {} that fit; keep so many",
+            dns.len(),
+            DhcpConfig::MAX_DNS
+        );
         checker.fail(path, message);
     }
 }
@@ -106,7 +110,9 @@ fn check_route(checker: &mut Checker<'_>, path: &str, who: &str, prefix: IpNet, 
         checker.fail(format!("{path}.to"), message);
     }
     if let Some(via) = route.via.filter(|via| !prefix.contains(via) || !is_unicast(*via)) {
-        let message = format!("{who}: router {via} is not in the subnet, where vNICs could reach it");
+        let message = format!(
+            "{who}: router {via} is not in the subnet, where vNICs could reach it; give a router in it"
+        );
         checker.fail(format!("{path}.via"), message);
     }
 }

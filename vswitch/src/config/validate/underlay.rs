@@ -36,11 +36,15 @@ pub(super) fn check(checker: &mut Checker<'_>) {
         neighbours(checker, &path, uplink);
         host(checker, &path, uplink);
         if let Some(vlan) = uplink.vlan.filter(|vlan| !is_vlan(*vlan)) {
-            let message = format!("uplink {}: VLAN {vlan} is not in 1..=4094", uplink.name);
+            let message =
+                format!("uplink {}: VLAN {vlan} is not in 1..=4094; choose one that is", uplink.name);
             checker.fail(format!("{path}.vlan"), message);
         }
         if let Some(mac) = uplink.mac.filter(|mac| !mac.is_station()) {
-            let message = format!("uplink {}: {mac} is not the address of one station", uplink.name);
+            let message = format!(
+                "uplink {}: {mac} is not the address of one station; write one like 52:54:00:00:00:01",
+                uplink.name
+            );
             checker.fail(format!("{path}.mac"), message);
         }
         mtu(checker, &path, uplink);
@@ -62,7 +66,9 @@ fn addresses<'c>(
         let path = format!("{path}.addresses[{index}]");
         let ip = address.addr();
         if !is_unicast(ip) || is_reserved_in(ip, *address) {
-            let message = format!("uplink {name}: {ip} is not an address that a host of {address} can have");
+            let message = format!(
+                "uplink {name}: {ip} is not an address that a host of {address} can have; choose one that is"
+            );
             checker.fail(&path, message);
         }
         let own = || uplink.addresses[..index].iter();
@@ -105,7 +111,10 @@ fn on_link(uplink: &UplinkConfig, ip: IpAddr) -> bool {
 pub(super) fn next_hop(checker: &mut Checker<'_>, path: &str, uplink: &UplinkConfig, what: &str, ip: IpAddr) {
     let name = &uplink.name;
     if !is_unicast(ip) {
-        checker.fail(path, format!("uplink {name}: {what} {ip} is not a unicast address"));
+        checker.fail(
+            path,
+            format!("uplink {name}: {what} {ip} is not a unicast address; give the address of one host"),
+        );
     } else if uplink.addresses.iter().any(|address| address.addr() == ip) {
         checker.fail(
             path,
@@ -140,7 +149,10 @@ fn gateways(checker: &mut Checker<'_>, path: &str, uplink: &UplinkConfig) {
             checker.fail(format!("{path}.to"), message);
         }
         if route.to.addr().is_ipv4() != route.via.is_ipv4() {
-            let message = format!("uplink {name}: {} and {} are of two families", route.to, route.via);
+            let message = format!(
+                "uplink {name}: {} and {} are of two families; give a next hop of the family of the prefix",
+                route.to, route.via
+            );
             checker.fail(format!("{path}.via"), message);
         }
         if !routes.insert((route.to, route.via)) {
@@ -168,7 +180,10 @@ fn neighbours(checker: &mut Checker<'_>, path: &str, uplink: &UplinkConfig) {
         let path = format!("{path}.neighbours[{index}]");
         next_hop(checker, &format!("{path}.ip"), uplink, "neighbour", neighbour.ip);
         if !neighbour.mac.is_station() {
-            let message = format!("uplink {name}: {} is not the address of one station", neighbour.mac);
+            let message = format!(
+                "uplink {name}: {} is not the address of one station; write one like 52:54:00:00:00:01",
+                neighbour.mac
+            );
             checker.fail(format!("{path}.mac"), message);
         }
         if !seen.insert(neighbour.ip) {
@@ -206,8 +221,10 @@ fn mtu(checker: &mut Checker<'_>, path: &str, uplink: &UplinkConfig) {
     let (family, overhead, least) =
         if has_v6 { ("IPv6", OVERHEAD_V6, 1280) } else { ("IPv4", OVERHEAD_V4, 576) };
     if uplink.mtu < least {
-        let message =
-            format!("uplink {}: mtu {} is less than {family}'s least, {least}", uplink.name, uplink.mtu);
+        let message = format!(
+            "uplink {}: mtu {} is less than {family}'s least, {least}; raise it",
+            uplink.name, uplink.mtu
+        );
         checker.fail(format!("{path}.mtu"), message);
         return;
     }

@@ -15,7 +15,7 @@ fn bond(inside: &str, words: &[&str]) {
 }
 
 #[test]
-fn bonds_are_made_of_nics_of_one_kind() {
+pub(in crate::config::tests) fn bonds_are_made_of_nics_of_one_kind() {
     let nic = |n| format!("{{ kind = \"pci\", address = \"0000:02:00.{n}\" }}");
     let iface = |n, queues| format!("{{ kind = \"af-packet\", iface = \"m{n}\", queues = {queues} }}");
     let members = |list: &[String]| format!("members = [{}]", list.join(", "));

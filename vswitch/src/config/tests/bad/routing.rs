@@ -3,7 +3,7 @@
 use super::{added, refused};
 
 #[test]
-fn routing_targets_and_prefixes() {
+pub(in crate::config::tests) fn routing_targets_and_prefixes() {
     let routes = |to: &str, target: &str| format!("vni = 100\nroutes = [{{ to = \"{to}\", {target} }}]");
     let refused = |to: &str, target: &str, column, words: &[&str]| {
         refused("vni = 100", &routes(to, target), (9, column), words);
@@ -32,7 +32,7 @@ fn routing_targets_and_prefixes() {
 }
 
 #[test]
-fn routing_to_a_vnic_of_another_vpc() {
+pub(in crate::config::tests) fn routing_to_a_vnic_of_another_vpc() {
     let green = "[[vpc]]\nname = \"green\"\nvni = 200\nroutes = [{ to = \"10.9.0.0/16\", vnic = \"vm1\" }]\n";
     added(green, (26, 40), &["vNIC vm1", "in VPC blue", "vpc = \"blue\""]);
     let router = "[[vpc]]\nname = \"green\"\nvni = 200\nrouter-mac = \"02:00:00:00:09:09\"\n\

@@ -1,0 +1,103 @@
+//! What objects cannot be together: a client is told which field of which object it is, and what to do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
+
+use tests::api::{self, Api, NETWORKS, creation, problems};
+use tests::{Daemon, Netns};
+use tonic::Code;
+use vswitch_api::v1::object::Spec;
+use vswitch_api::v1::*;
+
+fn vnic(name: &str, number: u8) -> Vnic {
+    api::vnic(name, "red", number, port_spec::Kind::Null(port_spec::Null::default()))
+}
+
+fn group(name: &str, vpc: &str) -> Spec {
+    Spec::SecurityGroup(SecurityGroup { name: name.into(), vpc: vpc.into(), ..Default::default() })
+}
+
+#[test]
+fn api_faults_of_several_objects_name_the_field_and_what_to_do() {
+    let host = Netns::new("host");
+    let daemon = Daemon::start(&host, NETWORKS);
+    let mut api = Api::connect(daemon.socket());
+    for spec in [Spec::Vnic(vnic("vm1", 1)), group("web", "red"), api::vpc("blue", 200), group("far", "blue")]
+    {
+        api.create(spec).unwrap();
+    }
+    let of = |change: fn(&mut Vnic)| {
+        let mut vnic = vnic("vm2", 2);
+        change(&mut vnic);
+        vec![Spec::Vnic(vnic)]
+    };
+    let cases: Vec<(Vec<Spec>, &str, &str)> = vec![
+        (
+            of(|vnic| vnic.vips = vec!["10.0.0.2".into(), "10.0.0.1".into()]),
+            "vnic[name=vm2].vips[1]",
+            "choose another",
+        ),
+        (of(|vnic| vnic.mac = "02:00:00:00:01:01".into()), "vnic[name=vm2].mac", "choose another"),
+        (of(|vnic| vnic.vips = vec!["10.9.0.2".into()]), "vnic[name=vm2].vips[0]", "choose one inside"),
+        (of(|vnic| vnic.vpc = "green".into()), "vnic[name=vm2].vpc", "add a [[vpc]]"),
+        (
+            of(|vnic| vnic.security_groups = vec!["web".into(), "none".into()]),
+            "vnic[name=vm2].security_groups[1]",
+            "add a [[security-group]]",
+        ),
+        (
+            of(|vnic| vnic.security_groups = vec!["far".into()]),
+            "vnic[name=vm2].security_groups[0]",
+            "name one of that",
+        ),
+        (of(|vnic| vnic.name = "up".into()), "vnic[name=up].name", "choose another name"),
+        (of(|vnic| vnic.mtu = Some(9000)), "vnic[name=vm2].mtu", "lower the vNIC's"),
+        (of(|vnic| vnic.qp_quota = Some("1000000000".into())), "vnic[name=vm2].qp_quota", "lower it"),
+        (
+            vec![api::subnet("red", "10.0.0.128/25")],
+            "subnet[vpc=red,prefix=10.0.0.128/25].prefix",
+            "choose another prefix",
+        ),
+        (
+            vec![api::subnet("green", "10.0.0.0/24")],
+            "subnet[vpc=green,prefix=10.0.0.0/24].vpc",
+            "add a [[vpc]]",
+        ),
+        (vec![api::vpc("green", 100)], "vpc[name=green].vni", "choose another"),
+        (vec![group("web2", "green")], "security_group[name=web2].vpc", "add a [[vpc]]"),
+        (vec![api::location(100, 1)], "location[vni=100,vip=10.0.0.1].vip", "remove the vNIC first"),
+        (vec![api::location(300, 1)], "location[vni=300,vip=10.0.0.1].vni", "choose another VNI"),
+        // Among others in one change.
+        (
+            vec![
+                api::vpc("green", 300),
+                api::subnet("green", "10.3.0.0/24"),
+                api::subnet("green", "10.3.0.0/25"),
+            ],
+            "subnet[vpc=green,prefix=10.3.0.0/25].prefix",
+            "choose another prefix",
+        ),
+    ];
+    for (specs, field, remedy) in cases {
+        let status = match specs.len() {
+            1 => api.create(specs.into_iter().next().unwrap()).unwrap_err(),
+            _ => api.apply(specs.into_iter().map(creation).collect(), None).unwrap_err(),
+        };
+        let told = problems(&status);
+        assert!(matches!(status.code(), Code::InvalidArgument | Code::FailedPrecondition), "{status:?}");
+        let (_, _, message) =
+            told.iter().find(|(_, told, _)| told == field).unwrap_or_else(|| panic!("{field}: {told:?}"));
+        assert!(message.contains(remedy), "{field}: {remedy:?} is not in: {message}");
+        assert!(status.message().contains(field), "{}", status.message());
+    }
+    // Several at once are all told.
+    let mut two = vnic("vm2", 1);
+    two.security_groups = vec!["none".into()];
+    let mut fields: Vec<_> =
+        problems(&api.create(Spec::Vnic(two)).unwrap_err()).into_iter().map(|told| told.1).collect();
+    fields.sort();
+    assert_eq!(fields, ["vnic[name=vm2].mac", "vnic[name=vm2].security_groups[0]", "vnic[name=vm2].vips[0]"]);
+    // A file's are, too, beside the place in it.
+    let file = daemon.dir().write("bad.toml", &format!("{NETWORKS}[[vpc]]\nname = \"green\"\nvni = 100\n"));
+    let refused = daemon.try_ctl(&format!("config load {}", file.display())).unwrap_err();
+    assert!(refused.contains("bad.toml:") && refused.contains("choose another"), "{refused}");
+    daemon.end();
+}

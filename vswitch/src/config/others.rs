@@ -1,0 +1,340 @@
+//! What neither the config file nor the API made, such as vNICs of pods, and files: no file has it, and none changes it.
+//!
+//! A file that names such an object is refused, for the object would have two owners. A file that is loaded leaves it where it is, and
+//! one that is written does not have it: whoever made it makes it again where it is wanted, and would not know it as the file's.
+
+use std::collections::HashSet;
+
+use super::document::Document;
+use super::error::{ConfigError, ConfigErrors};
+use super::merge::Source;
+use super::objects;
+use super::{Config, SecurityGroupConfig, VpcConfig, path, validate};
+use crate::state::owners::{Owner, Owners};
+
+/// A config without what is neither the file's nor the API's.
+#[derive(Debug)]
+pub struct Kept {
+    pub config: Config,
+    /// How many objects are left out, of each owner that has some.
+    pub left_out: Vec<(Owner, usize)>,
+}
+
+/// Refuses a file that names objects which neither it nor the API made.
+///
+/// # Errors
+/// Each of them, with its place and with who made it.
+pub fn refuse_others(file: &Source, owners: &Owners) -> Result<(), ConfigErrors> {
+    let collisions = owners.iter().filter(|((section, id), _)| file.names(section, id));
+    let errors: Vec<ConfigError> = collisions
+        .map(|((section, id), owner)| {
+            let message = format!(
+                "{section} {id} was made at run time by {} (owner {owner}); take it out of the file, \
+                 or have it taken away there first",
+                owner.who()
+            );
+            ConfigError {
+                origin: file.place_of(section, id),
+                place: None,
+                path: path::of(section, id),
+                message,
+            }
+        })
+        .collect();
+    if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
+}
+
+/// What loading a file makes of a config that runs: what the file says, with what others own beside it.
+///
+/// # Errors
+/// What others own and the file names, too, or leaves without what it needs.
+pub fn load(running: &Config, file: &Source, owners: &Owners) -> Result<Config, ConfigErrors> {
+    refuse_others(file, owners)?;
+    let mut loaded = file.config.clone();
+    if owners.iter().next().is_none() {
+        return Ok(loaded);
+    }
+    let is_others = |section: &str, id: &str| owners.is_others(section, id);
+    let mut errors = Vec::new();
+    extend(&mut loaded.uplinks, &running.uplinks, |uplink| is_others("uplink", &uplink.name));
+    extend(&mut loaded.subnets, &running.subnets, |subnet| is_others("subnet", &objects::subnet_id(subnet)));
+    extend(&mut loaded.trunks, &running.trunks, |trunk| is_others("trunk", &trunk.name));
+    extend(&mut loaded.locations, &running.locations, |location| {
+        is_others("location", &objects::location_id(location))
+    });
+    extend(&mut loaded.ports, &running.ports, |port| is_others("port", &port.name));
+    let vnics = running.vnics.iter().filter(|vnic| is_others("vnic", &vnic.name));
+    loaded.vnics.extend(vnics.cloned());
+    let mut homeless = |section: &str, id: &str, of: &str| {
+        let message = format!(
+            "{of} is not in the file, and has {section} {id} in it, which belongs to others (owner {}); put {of} into the file, \
+             or have the {section} taken away there first",
+            owners.at_run_time(section, id)
+        );
+        errors.push(ConfigError {
+            origin: file.origin().to_owned(),
+            place: None,
+            path: path::of(section, id),
+            message,
+        });
+    };
+    for vpc in &running.vpcs {
+        let id = |route: &_| objects::route_id(vpc, route);
+        let mut routes = vpc.routes.clone();
+        routes.retain(|route| is_others("route", &id(route)));
+        match loaded.vpcs.iter_mut().find(|known| known.name == vpc.name) {
+            Some(known) => known.routes.extend(routes),
+            None if is_others("vpc", &vpc.name) => loaded.vpcs.push(VpcConfig { routes, ..vpc.clone() }),
+            None => {
+                routes.iter().for_each(|route| homeless("route", &id(route), &format!("VPC {}", vpc.name)))
+            }
+        }
+    }
+    for group in &running.security_groups {
+        let id = |rule: &_| objects::rule_id(group, rule);
+        let mut rules = group.rules.clone();
+        rules.retain(|rule| is_others("rule", &id(rule)));
+        match loaded.security_groups.iter_mut().find(|known| known.name == group.name) {
+            Some(known) => known.rules.extend(rules),
+            None if is_others("security-group", &group.name) => {
+                loaded.security_groups.push(SecurityGroupConfig { rules, ..group.clone() });
+            }
+            None => rules
+                .iter()
+                .for_each(|rule| homeless("rule", &id(rule), &format!("security group {}", group.name))),
+        }
+    }
+    if !errors.is_empty() {
+        return Err(ConfigErrors(errors));
+    }
+    let theirs: HashSet<String> = owners.iter().map(|((section, id), _)| path::of(section, id)).collect();
+    let document = Document::read(&file.text, file.origin())?;
+    validate::all(&loaded, &document.places).map_err(|ConfigErrors(errors)| {
+        let told = errors.into_iter().map(|mut error| {
+            let object = error.path.split_inclusive(']').next().unwrap_or_default();
+            let mut whose = "in the file";
+            if theirs.contains(object) {
+                whose = "made at run time by others, such as the CNI plugin, and theirs to take away";
+                error.place = None;
+            }
+            error.message =
+                format!("{} ({whose}; the file and what others made do not go together)", error.message);
+            error
+        });
+        ConfigErrors(told.collect())
+    })?;
+    Ok(loaded)
+}
+
+fn extend<T: Clone>(list: &mut Vec<T>, running: &[T], is_others: impl Fn(&T) -> bool) {
+    list.extend(running.iter().filter(|object| is_others(object)).cloned());
+}
+
+/// What of a config a file is to have.
+///
+/// # Errors
+/// What the file's or the API's objects need of others, without which the file would not be valid.
+pub fn leave_out(running: Config, owners: &Owners) -> Result<Kept, ConfigErrors> {
+    let mut config = running;
+    let left_out = owners.count();
+    if left_out.is_empty() {
+        return Ok(Kept { config, left_out });
+    }
+    let keeps = |section: &str, id: &str| !owners.is_others(section, id);
+    config.uplinks.retain(|uplink| keeps("uplink", &uplink.name));
+    config.vpcs.retain(|vpc| keeps("vpc", &vpc.name));
+    for vpc in &mut config.vpcs {
+        let routes = std::mem::take(&mut vpc.routes);
+        let kept = routes.into_iter().filter(|route| keeps("route", &objects::route_id(vpc, route)));
+        vpc.routes = kept.collect();
+    }
+    config.subnets.retain(|subnet| keeps("subnet", &objects::subnet_id(subnet)));
+    config.security_groups.retain(|group| keeps("security-group", &group.name));
+    for group in &mut config.security_groups {
+        let rules = std::mem::take(&mut group.rules);
+        let kept = rules.into_iter().filter(|rule| keeps("rule", &objects::rule_id(group, rule)));
+        group.rules = kept.collect();
+    }
+    config.trunks.retain(|trunk| keeps("trunk", &trunk.name));
+    config.locations.retain(|location| keeps("location", &objects::location_id(location)));
+    config.ports.retain(|port| keeps("port", &port.name));
+    // What leads to a vNIC that the file will not have leads to its MAC address, as when it goes.
+    let (stay, go): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut config.vnics).into_iter().partition(|vnic| keeps("vnic", &vnic.name));
+    config.vnics = stay.into_iter().collect();
+    go.iter().for_each(|vnic| config.lead_to_station(vnic));
+    config.validate().map_err(|ConfigErrors(errors)| {
+        let told = errors.into_iter().map(|mut error| {
+            error.message = format!(
+                "{} (a file does not have what others own, and this needs something of them: make that anew as the API's, \
+                 or remove what needs it)",
+                error.message
+            );
+            error
+        });
+        ConfigErrors(told.collect())
+    })?;
+    Ok(Kept { config, left_out })
+}
+
+impl Kept {
+    /// What is left out, in words: "3 of owner cni".
+    pub fn words(&self) -> Option<String> {
+        let of = self.left_out.iter().map(|(owner, count)| format!("{count} of owner {owner}"));
+        let words = of.collect::<Vec<_>>().join(", ");
+        (!words.is_empty()).then_some(words)
+    }
+}
+
+impl Owners {
+    /// True for an object that is neither the file's nor the API's.
+    fn is_others(&self, section: &str, id: &str) -> bool {
+        self.at_run_time(section, id) != Owner::Api
+    }
+
+    /// How many objects each of the others has, who have some.
+    fn count(&self) -> Vec<(Owner, usize)> {
+        let of = |owner: Owner| (owner, self.iter().filter(|(_, of)| *of == owner).count());
+        Owner::ALL.map(of).into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "[[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"172.16.0.1/24\"]\n\
+        [[vpc]]\nname = \"red\"\nvni = 1\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n\
+        [[trunk]]\nname = \"t\"\nport = { kind = \"null\" }\n";
+
+    fn source(text: &str) -> Source {
+        Source::parse(text, "f.toml").unwrap_or_else(|errors| panic!("{errors}\n{text}"))
+    }
+
+    fn vnic(name: &str, n: u8) -> String {
+        format!(
+            "[[vnic]]\nname = \"{name}\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:{n:02x}\"\nvips = [\"10.0.0.{n}\"]\n\
+             port = \"t\"\nvlan = {n}\n"
+        )
+    }
+
+    /// A config with something of the API and something of others in each list that may have it.
+    fn running() -> (Config, Owners) {
+        let route = |to: &str, target: &str| format!("{{ to = \"{to}\", {target} }}");
+        let routes = [
+            route("10.9.0.0/16", "blackhole = true"),
+            route("10.8.0.0/16", "blackhole = true"),
+            route("169.254.169.254/32", "vnic = \"pod\""),
+        ];
+        let rule = |port: u16| format!("{{ direction = \"in\", protocol = \"tcp\", ports = \"{port}\" }}");
+        let red = format!("vni = 1\nroutes = [{}]\n", routes.join(", "));
+        let more = [
+            vnic("vm", 2),
+            vnic("pod", 3),
+            format!(
+                "[[security-group]]\nname = \"web\"\nvpc = \"red\"\nrules = [{}, {}]\n",
+                rule(80),
+                rule(443)
+            ),
+            "[[vpc]]\nname = \"far\"\nvni = 7\n[[subnet]]\nvpc = \"far\"\nprefix = \"10.7.0.0/24\"\n".into(),
+            "[[location]]\nvni = 7\nvip = \"10.7.0.9\"\nmac = \"02:00:00:00:07:09\"\nvtep = \"172.16.0.2\"\n"
+                .into(),
+            "[[location]]\nvni = 1\nvip = \"10.0.0.9\"\nmac = \"02:00:00:00:01:09\"\nvtep = \"172.16.0.2\"\n"
+                .into(),
+            "[[port]]\nname = \"spare\"\nport = { kind = \"ring\" }\n".into(),
+        ];
+        let config = source(&format!("{}{}", FILE.replace("vni = 1\n", &red), more.concat())).config;
+        let rule = objects::rule_id(&config.security_groups[0], &config.security_groups[0].rules[1]);
+        let mut owners = Owners::default();
+        for (section, id, owner) in [
+            ("vnic", "pod", Owner::Cni),
+            ("route", "red 10.8.0.0/16", Owner::Evpn),
+            ("rule", &rule, Owner::Etcd),
+            ("vpc", "far", Owner::Etcd),
+            ("subnet", "far 10.7.0.0/24", Owner::Etcd),
+            ("location", "7 10.7.0.9", Owner::Etcd),
+        ] {
+            owners.set((section.into(), id.into()), owner);
+        }
+        (config, owners)
+    }
+
+    #[test]
+    fn ownership_of_others_is_left_out_of_a_file_and_stays_where_it_is_loaded() {
+        let (config, owners) = running();
+        let kept = leave_out(config.clone(), &owners).unwrap();
+        assert_eq!(kept.words().as_deref(), Some("4 of owner etcd, 1 of owner evpn, 1 of owner cni"));
+        let file = source(&kept.config.to_toml().unwrap());
+        assert_eq!(file.config, kept.config);
+        assert_eq!(refuse_others(&file, &owners), Ok(()));
+        for (section, id) in objects::ids(&file.config) {
+            assert_eq!(owners.at_run_time(&section, &id), Owner::Api, "{section} {id}");
+        }
+        let names =
+            |config: &Config| config.vnics.iter().map(|vnic| vnic.name.to_string()).collect::<Vec<_>>();
+        assert_eq!(
+            (names(&file.config), file.config.vpcs.len(), file.config.locations.len()),
+            (vec!["vm".into()], 1, 1)
+        );
+        let target = file.config.vpcs[0].routes[1].target.clone();
+        assert_eq!(target, crate::config::RouteTargetConfig::Station { mac: config.vnics[1].mac });
+        // Loaded again, everything is there; the route leads to the same station.
+        let mut expected = config.clone();
+        expected.lead_to_station(&config.vnics[1]);
+        let mut loaded = load(&config, &file, &owners).unwrap();
+        loaded.vpcs[0].routes.sort_by_key(|route| route.to);
+        expected.vpcs[0].routes.sort_by_key(|route| route.to);
+        loaded.locations.sort_by_key(|location| location.vip);
+        expected.locations.sort_by_key(|location| location.vip);
+        assert_eq!(loaded, expected);
+        // What the API made goes with a file that does not have it.
+        let bare = load(&config, &source(FILE), &owners);
+        let error = bare.unwrap_err().to_string();
+        assert!(
+            error.contains("security group web is not in the file") && error.contains("owner etcd"),
+            "{error}"
+        );
+        let group = "[[security-group]]\nname = \"web\"\nvpc = \"red\"\n";
+        let bare = load(&config, &source(&format!("{FILE}{group}")), &owners).unwrap();
+        assert_eq!((names(&bare), bare.ports.len(), bare.vpcs.len()), (vec!["pod".into()], 0, 2));
+        assert_eq!((bare.vpcs[0].routes.len(), bare.security_groups[0].rules.len()), (1, 1));
+    }
+
+    #[test]
+    fn ownership_of_others_and_a_file_that_do_not_go_together_are_told() {
+        let (config, owners) = running();
+        let group = "[[security-group]]\nname = \"web\"\nvpc = \"red\"\n";
+        for (text, words) in [
+            // Named by the file, too.
+            (format!("{FILE}{group}{}", vnic("pod", 3)), vec!["f.toml:", "vnic pod", "owner cni"]),
+            // Its VPC is gone; its trunk; its address is somebody else's.
+            (FILE.replace("red", "green"), vec!["VPC red is not in the file", "10.8.0.0/16", "owner evpn"]),
+            (
+                format!("{FILE}{group}").replace("name = \"t\"", "name = \"u\""),
+                vec!["vnic pod", "no trunk \"t\"", "made at run time by others"],
+            ),
+            (
+                format!("{FILE}{group}{}", vnic("mine", 3)),
+                vec!["VIP 10.0.0.3", "vnic mine", "made at run time by others"],
+            ),
+        ] {
+            let error = load(&config, &source(&text), &owners).unwrap_err().to_string();
+            for word in words {
+                assert!(error.contains(word), "{word:?} is not in: {error}");
+            }
+        }
+        // The API's vNIC on somebody else's network: a file without that would be none.
+        let mut owners = owners;
+        owners.set(("vpc".into(), "red".into()), Owner::Etcd);
+        let error = leave_out(config, &owners).unwrap_err().to_string();
+        assert!(error.contains("vnic vm") && error.contains("others own"), "{error}");
+    }
+
+    #[test]
+    fn ownership_without_others_changes_nothing() {
+        let (config, _) = running();
+        let kept = leave_out(config.clone(), &Owners::default()).unwrap();
+        assert_eq!((&kept.config, kept.words()), (&config, None));
+        assert_eq!(load(&config, &source(FILE), &Owners::default()).unwrap(), source(FILE).config);
+    }
+}
