@@ -12,6 +12,7 @@ pub mod datapath;
 pub mod difference;
 pub mod document;
 pub mod error;
+pub mod evpn;
 pub mod fields;
 pub mod guard;
 pub mod merge;
@@ -41,6 +42,7 @@ pub use datapath::{EcnEncapConfig, NftConfig, RdmaConfig, ReservedBits, VltConfi
 pub use difference::Difference;
 pub use document::Document;
 pub use error::{ConfigError, ConfigErrors};
+pub use evpn::{EvpnConfig, RouteTargetForm};
 pub use fields::DscpConfig;
 pub use guard::{AllowedConfig, GuardConfig};
 pub use merge::Source;

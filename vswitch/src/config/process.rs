@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::evpn::EvpnConfig;
 use super::units::ByteSize;
 
 /// Whether DPDK's memory comes from huge pages.
@@ -197,4 +198,7 @@ pub struct ControlConfig {
     pub state: Option<PathBuf>,
     /// System calls once it runs.
     pub seccomp: Seccomp,
+    /// What other hosts say by BGP, and what this one tells them; absent: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evpn: Option<EvpnConfig>,
 }

@@ -1,0 +1,5 @@
+//! EVPN.
+pub mod book;
+pub mod codec;
+pub mod publish;
+pub mod route;
