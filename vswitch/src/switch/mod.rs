@@ -19,6 +19,7 @@ pub mod changes;
 mod concerned;
 mod edit;
 mod error;
+pub mod following;
 mod handover;
 mod moving;
 mod opening;
@@ -78,6 +79,8 @@ pub struct Switch {
     owners: Owners,
     /// The same as the state file and its journal have it.
     saved_owners: Owners,
+    /// The VTEPs that take part in networks, as other hosts say.
+    members: following::Members,
     ahead: ahead::Ahead,
     baseline: crate::view::Baseline,
     stopped: bool,
@@ -200,6 +203,7 @@ impl Switch {
             file: None,
             owners: Owners::default(),
             saved_owners: Owners::default(),
+            members: following::Members::default(),
             ahead: ahead::Ahead::default(),
             baseline: crate::view::Baseline::default(),
             stopped: false,

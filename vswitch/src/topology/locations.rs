@@ -126,24 +126,19 @@ impl Topology {
         Ok(true)
     }
 
-    fn vpc_of(&self, location: &LocationConfig) -> Result<u32, TopologyError> {
+    pub(super) fn vpc_of(&self, location: &LocationConfig) -> Result<u32, TopologyError> {
         let unknown = TopologyError::UnknownVni { vip: location.vip, vni: location.vni };
         self.draft.next.vnis.get(u128::from(location.vni.get())).ok_or(unknown)
     }
 
     /// Enters a location whose VTEP was checked. Changes nothing when it fails. True when its VPC has locations behind
     /// other VTEPs now.
-    fn put_location(&mut self, location: &LocationConfig) -> Result<bool, TopologyError> {
+    pub(super) fn put_location(&mut self, location: &LocationConfig) -> Result<bool, TopologyError> {
         let vpc = self.vpc_of(location)?;
         self.unfloat(vpc, location.vip);
+        self.refuse_local(vpc, location)?;
         let key = (vpc, Destination::Ip(location.vip));
         let existing = self.draft.next.locations.get(&key).copied();
-        if let Some(found) = existing
-            && let Place::Local { vnic } = self.writer.table().read(found.slot.slot).place
-        {
-            let vnic = self.draft.next.vnic(vnic).map(|vnic| vnic.name.clone()).unwrap_or_default();
-            return Err(TopologyError::LocalVip { vip: location.vip, vni: location.vni, vnic });
-        }
         let slot = match existing {
             Some(found) => found.slot,
             None => self.allocate(Place::Empty)?,
@@ -167,6 +162,17 @@ impl Topology {
         self.settle_mac(vpc, location.mac);
         self.draft.locations.insert((vpc, location.vip), location.clone());
         Ok(vteps_changed)
+    }
+
+    /// Refuses a location of an address that a vNIC of this host has for good: one that it asked for, or that floats, it lets go of.
+    pub(super) fn refuse_local(&self, vpc: u32, location: &LocationConfig) -> Result<(), TopologyError> {
+        let lent = self.learner(vpc, location.vip).is_some()
+            || self.draft.next.floats_at(vpc, location.vip).is_some();
+        let found = self.draft.next.locations.get(&(vpc, Destination::Ip(location.vip)));
+        let Some(found) = found.filter(|_| !lent) else { return Ok(()) };
+        let Place::Local { vnic } = self.writer.table().read(found.slot.slot).place else { return Ok(()) };
+        let vnic = self.draft.next.vnic(vnic).map(|vnic| vnic.name.clone()).unwrap_or_default();
+        Err(TopologyError::LocalVip { vip: location.vip, vni: location.vni, vnic })
     }
 
     /// Takes a location out.
@@ -207,7 +213,7 @@ impl Topology {
         }
     }
 
-    fn check_vtep(&self, vtep: IpAddr) -> Result<(), TopologyError> {
+    pub(super) fn check_vtep(&self, vtep: IpAddr) -> Result<(), TopologyError> {
         if vtep.is_multicast() || vtep.is_unspecified() || vtep.is_loopback() {
             return Err(TopologyError::NotUnicast(vtep));
         }

@@ -16,6 +16,7 @@ mod bfd;
 mod cells;
 mod error;
 mod floating;
+mod following;
 mod link_local;
 mod locations;
 pub mod paths;
@@ -118,6 +119,8 @@ struct Draft {
     last_vtep: u32,
     /// VTEPs that the config lists.
     listed: BTreeSet<IpAddr>,
+    /// VTEPs that take part in networks, as other hosts say.
+    followed: OrdMap<Vni, BTreeSet<IpAddr>>,
     /// Security groups.
     security: SecurityDraft,
 }
@@ -193,6 +196,7 @@ impl Topology {
             vteps: OrdMap::new(),
             last_vtep: 0,
             listed: BTreeSet::new(),
+            followed: OrdMap::new(),
             security: SecurityDraft::default(),
         };
         Self {

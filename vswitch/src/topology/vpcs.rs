@@ -192,14 +192,15 @@ impl Topology {
             routes.push((prefix, target));
         }
         // A slot of its own is what a VTEP is heard by where no location is behind it.
-        for &vtep in &vpc.vteps {
+        let members: Vec<IpAddr> = vpc.vteps.iter().copied().chain(self.followed_vteps(vpc.vni)).collect();
+        for &vtep in &members {
             used.insert(vtep);
             self.vtep_slot(index, vtep)?;
         }
         let mut flood_slots = Vec::new();
         if vpc.flood {
             let peers = config.uplinks.iter().flat_map(|uplink| uplink.peers.iter());
-            let listed = peers.chain(&vpc.vteps).copied();
+            let listed = peers.chain(&members).copied();
             // One copy each, in however many lists it is.
             let vteps: BTreeSet<IpAddr> = self.vteps_of(index).chain(listed).collect();
             for vtep in vteps {

@@ -120,6 +120,9 @@ fn check_location(checker: &mut Checker<'_>, path: &str, location: &LocationConf
 
 /// The groups of one location that is not in the config yet.
 pub(super) fn check_one_location(checker: &mut Checker<'_>, location: &LocationConfig) {
+    if location.groups.is_empty() {
+        return;
+    }
     let groups = groups(checker);
     check_location(checker, "location", location, &groups);
 }

@@ -6,6 +6,7 @@ mod bfd;
 mod cells;
 mod failures;
 mod floating;
+mod following;
 mod history;
 mod link_local;
 mod repair;

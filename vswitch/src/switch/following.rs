@@ -1,0 +1,135 @@
+//! What other hosts say where their stations are: taken in by the batch, as one change of the snapshot and one line of the journal.
+//!
+//! Whoever hears it (a client of etcd, of a BGP speaker) owns what it brings, and neither moves nor removes what others brought. What
+//! cannot be is refused alone, with the reason; the rest of the batch is done.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+
+use wire::Vni;
+
+use super::{Switch, SwitchError};
+use crate::config::objects::location_id;
+use crate::config::{LocationConfig, Name};
+use crate::state::change::Change;
+use crate::state::owners::Owner;
+
+/// What has changed on other hosts, as far as one source of it knows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Heard {
+    /// Locations that came, moved or changed.
+    pub come: Vec<LocationConfig>,
+    /// Addresses that are nowhere any more.
+    pub gone: Vec<(Vni, IpAddr)>,
+    /// The VTEPs of all hosts that take part in a network, whatever is behind them, of each network in which they changed.
+    pub members: BTreeMap<Vni, BTreeSet<IpAddr>>,
+}
+
+impl Heard {
+    /// True when nothing has changed.
+    pub fn is_empty(&self) -> bool {
+        self.come.is_empty() && self.gone.is_empty() && self.members.is_empty()
+    }
+}
+
+/// A location that was not taken in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub vni: Vni,
+    pub vip: IpAddr,
+    /// In a sentence, with what to do.
+    pub why: String,
+}
+
+/// The VTEPs that take part in networks, by who says so.
+pub(super) type Members = BTreeMap<(Vni, &'static str), BTreeSet<IpAddr>>;
+
+impl Switch {
+    /// Takes in what other hosts say, as `owner`. Groups of a location that this switch does not know in the network are left out of it.
+    /// What was refused.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    pub fn follow(&mut self, owner: Owner, heard: Heard) -> Result<Vec<Refused>, SwitchError> {
+        let Heard { come, gone, members } = heard;
+        let (come, mut refused) = self.own_and_new(owner, come);
+        let ended = gone.into_iter().filter_map(|(vni, vip)| self.topology.location(vni, vip));
+        let ended = ended.filter(|known| self.owner_of("location", &location_id(known)) == owner);
+        let ended: Vec<LocationConfig> = ended.cloned().collect();
+        let gone: Vec<(Vni, IpAddr)> = ended.iter().map(|location| (location.vni, location.vip)).collect();
+        let before = self.snapshot().clone();
+        let faults = match come.is_empty() && gone.is_empty() {
+            true => BTreeMap::new(),
+            false => self.topology.follow_locations(&self.config, &come, &gone, &self.neighbours)?,
+        };
+        let mut all = BTreeMap::new();
+        for (vni, vteps) in members {
+            self.members.insert((vni, owner.word()), vteps);
+            let said = self.members.range((vni, "")..).take_while(|((of, _), _)| *of == vni);
+            all.insert(vni, said.flat_map(|(_, vteps)| vteps.iter().copied()).collect());
+        }
+        self.members.retain(|_, vteps| !vteps.is_empty());
+        let other_lists = self.topology.follow_vteps(&self.config, &all, &self.neighbours);
+        let mut taken = Vec::new();
+        for (at, location) in come.into_iter().enumerate() {
+            match faults.get(&at) {
+                None => taken.push(location),
+                Some(fault) => {
+                    refused.push(Refused { vni: location.vni, vip: location.vip, why: fault.to_string() })
+                }
+            }
+        }
+        let changed = !taken.is_empty() || !gone.is_empty();
+        if changed || *other_lists.as_ref().unwrap_or(&false) {
+            let snapshot = self.topology.commit();
+            self.hand_out(&before, &snapshot)?;
+        }
+        other_lists?;
+        if changed {
+            let id = |location: &LocationConfig| ("location".to_owned(), location_id(location));
+            taken.iter().for_each(|location| self.owners.set(id(location), owner));
+            ended.iter().for_each(|location| self.owners.set(id(location), Owner::Api));
+            self.save_change(|| Ok(Change::default().and_without(ended).and_with(&taken)?))?;
+        }
+        Ok(refused)
+    }
+
+    /// Of some locations those that are news and that nobody else brought, and what is refused of the others.
+    fn own_and_new(&self, owner: Owner, come: Vec<LocationConfig>) -> (Vec<LocationConfig>, Vec<Refused>) {
+        let vpcs: HashMap<Vni, &Name> = self.config.vpcs.iter().map(|vpc| (vpc.vni, &vpc.name)).collect();
+        let groups: HashSet<(&Name, &Name)> =
+            self.config.security_groups.iter().map(|group| (&group.vpc, &group.name)).collect();
+        let mut refused = Vec::new();
+        let mut news = Vec::new();
+        for mut location in come {
+            let vpc = vpcs.get(&location.vni).copied();
+            location.groups.retain(|group| vpc.is_some_and(|vpc| groups.contains(&(vpc, group))));
+            if let Some(known) = self.topology.location(location.vni, location.vip) {
+                let whose = self.owner_of("location", &location_id(known));
+                if whose != owner {
+                    let why = format!(
+                        "{} in VNI {} is a location that was made by {} (owner {whose}); remove it there with `vlt del`, or leave it",
+                        location.vip,
+                        location.vni,
+                        whose.who()
+                    );
+                    refused.push(Refused { vni: location.vni, vip: location.vip, why });
+                    continue;
+                }
+                if *known == location {
+                    continue;
+                }
+            }
+            news.push(location);
+        }
+        (news, refused)
+    }
+
+    /// The addresses of an owner's locations.
+    pub fn locations_by(&self, owner: Owner) -> Vec<(Vni, IpAddr)> {
+        let of_owner = |location: &&crate::config::LocationConfig| {
+            self.owner_of("location", &location_id(location)) == owner
+        };
+        self.topology.locations().filter(of_owner).map(|location| (location.vni, location.vip)).collect()
+    }
+}

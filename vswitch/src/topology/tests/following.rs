@@ -1,0 +1,154 @@
+//! What other hosts say, by the batch: the outcome is that of a config with the same locations, whatever came before; a bad one is
+//! nobody's hostage taker.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+impl Lab {
+    fn follow(
+        &mut self,
+        config: &Config,
+        come: &[LocationConfig],
+        gone: &[(Vni, IpAddr)],
+    ) -> BTreeMap<usize, TopologyError> {
+        let refused = self.topology.follow_locations(config, come, gone, &self.neighbours).unwrap();
+        self.topology.commit();
+        self.topology.settle(&mut self.neighbours);
+        refused
+    }
+
+    fn members(&mut self, config: &Config, vni: u32, hosts: &[u8]) -> bool {
+        let members =
+            BTreeMap::from([(Vni::new(vni).unwrap(), hosts.iter().map(|&host| vtep(host)).collect())]);
+        let changed = self.topology.follow_vteps(config, &members, &self.neighbours).unwrap();
+        self.topology.commit();
+        self.topology.settle(&mut self.neighbours);
+        changed
+    }
+}
+
+fn heard_at(vni: u32, net: u8, host: u8, mac: u8, behind: u8) -> LocationConfig {
+    LocationConfig {
+        vni: Vni::new(vni).unwrap(),
+        vip: ip(net, host),
+        mac: MacAddr([2, 0, 0, 0, 0, mac]),
+        vtep: vtep(behind),
+        groups: Vec::new(),
+    }
+}
+
+fn networks(more: &[String]) -> Config {
+    let base = [vpc("a", 1, "flood = true"), vpc("b", 2, ""), vnic("va", "a", 1)];
+    config(&[&base[..], more].concat())
+}
+
+#[test]
+fn hosts_bad_locations_of_a_batch_are_refused_alone() {
+    let config = networks(&[]);
+    let mut lab = Lab::new(64);
+    lab.set(&config);
+    let mut batch = vec![
+        heard_at(1, b'a', 2, 2, 2),
+        // The address of a vNIC here; of a network that is not here; behind this switch; behind nobody; of no station.
+        heard_at(1, b'a', 1, 9, 2),
+        heard_at(7, b'a', 3, 3, 2),
+        heard_at(1, b'a', 4, 4, 1),
+        LocationConfig { vtep: "192.0.2.1".parse().unwrap(), ..heard_at(1, b'a', 5, 5, 2) },
+        LocationConfig { mac: MacAddr([1, 0, 0x5e, 0, 0, 1]), ..heard_at(1, b'a', 6, 6, 2) },
+        heard_at(2, b'b', 7, 7, 3),
+    ];
+    let refused = lab.follow(&config, &batch, &[]);
+    assert_eq!(refused.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    assert!(matches!(refused[&1], TopologyError::LocalVip { .. }), "{refused:?}");
+    assert!(matches!(refused[&2], TopologyError::UnknownVni { .. }), "{refused:?}");
+    assert!(matches!(refused[&3], TopologyError::OwnVtep(_)), "{refused:?}");
+    assert!(matches!(refused[&4], TopologyError::NoRoute(_)), "{refused:?}");
+    batch.retain(|location| [2, 7].contains(&location.mac.0[5]));
+    let mut twin = Lab::new(64);
+    twin.set(&Config { locations: batch, ..config });
+    assert_eq!(lab.decisions(), twin.decisions());
+    assert_eq!(lab.used(), twin.used());
+}
+
+#[test]
+fn hosts_a_full_table_refuses_what_does_not_fit_and_keeps_the_rest() {
+    let config = networks(&[]);
+    let mut lab = Lab::new(4);
+    lab.set(&config);
+    let free = 4 - lab.used() as u8;
+    // In a network that does not flood each takes one slot.
+    let batch: Vec<_> = (2..8).map(|host| heard_at(2, b'b', host, host, 2)).collect();
+    let refused = lab.follow(&config, &batch, &[]);
+    assert_eq!(refused.len(), 6 - usize::from(free));
+    assert!(refused.values().all(|error| *error == TopologyError::VltFull(4)), "{refused:?}");
+    assert_eq!(lab.topology.locations().count(), usize::from(free));
+    // Those that go make room at once for others, in the same batch or in the next.
+    let all: Vec<_> = batch.iter().map(|location| (location.vni, location.vip)).collect();
+    lab.follow(&config, &[], &all);
+    assert_eq!((lab.topology.locations().count(), lab.used()), (0, 4 - usize::from(free)));
+}
+
+#[test]
+fn hosts_that_take_part_in_a_network_are_flooded_to_and_heard_there() {
+    let config = networks(&[]);
+    let mut lab = Lab::new(64);
+    lab.set(&config);
+    let used = lab.used();
+    assert!(lab.members(&config, 1, &[2, 3]));
+    assert!(!lab.members(&config, 1, &[3, 2]), "the same again is no change");
+    let floods = |lab: &Lab| lab.vpc("a").flood_slots.len();
+    assert_eq!((floods(&lab), lab.used()), (2, used + 2));
+    let heard = |lab: &Lab, host| lab.topology.snapshot().vteps.find(vtep(host)).is_some();
+    assert!(heard(&lab, 2) && heard(&lab, 3) && !heard(&lab, 4));
+    // One copy for a host, however many stations are known behind it.
+    lab.follow(&config, &[heard_at(1, b'a', 2, 2, 2), heard_at(1, b'a', 3, 3, 4)], &[]);
+    assert_eq!(floods(&lab), 3);
+    // A change of the config keeps them; one's own address is in no list.
+    lab.members(&config, 1, &[1, 2]);
+    lab.set(&networks(&[vnic("vb", "a", 5)]));
+    assert_eq!((floods(&lab), heard(&lab, 3)), (1, false));
+    lab.members(&config, 1, &[]);
+    assert_eq!((floods(&lab), lab.used()), (0, used + 1));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Batches in any order come to what a config says that has what is left.
+    #[test]
+    fn hosts_batches_come_to_what_a_config_of_the_rest_says(
+        batches in proptest::collection::vec(
+            (
+                proptest::collection::vec((2u8..8, 2u8..8, 2u8..5, any::<bool>()), 0..6),
+                proptest::collection::vec((2u8..8, any::<bool>()), 0..4),
+            ),
+            1..8,
+        ),
+    ) {
+        let config = networks(&[]);
+        let mut lab = Lab::new(64);
+        lab.set(&config);
+        let network = |is_a: bool| if is_a { (1, b'a') } else { (2, b'b') };
+        let mut left: BTreeMap<(u32, u8), LocationConfig> = BTreeMap::new();
+        for (come, gone) in batches {
+            let come: Vec<_> = come.into_iter().map(|(host, mac, behind, is_a)| {
+                let (vni, net) = network(is_a);
+                ((vni, host), heard_at(vni, net, host, mac, behind))
+            }).collect();
+            let gone: Vec<_> = gone.into_iter().map(|(host, is_a)| (network(is_a), host)).collect();
+            let gone_keys: Vec<_> =
+                gone.iter().map(|&((vni, net), host)| (Vni::new(vni).unwrap(), ip(net, host))).collect();
+            // Within a batch what goes goes first.
+            gone.iter().for_each(|((vni, _), host)| drop(left.remove(&(*vni, *host))));
+            left.extend(come.iter().cloned());
+            let come: Vec<_> = come.into_iter().map(|(_, location)| location).collect();
+            prop_assert!(lab.follow(&config, &come, &gone_keys).is_empty());
+            let mut twin = Lab::new(64);
+            twin.set(&Config { locations: left.values().cloned().collect(), ..config.clone() });
+            prop_assert_eq!(lab.decisions(), twin.decisions());
+            prop_assert_eq!(lab.used(), twin.used());
+        }
+    }
+}
