@@ -20,9 +20,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut names = tonic_prost_build::Config::new();
     names.enable_type_names();
     names.type_name_domain(["."], "type.googleapis.com");
-    tonic_prost_build::configure()
-        .build_server(false)
-        .compile_well_known_types(false)
-        .compile_with_config(names, &[root.join("gobgp/gobgp.proto")], &[root.to_path_buf()])?;
+    tonic_prost_build::configure().build_server(false).compile_well_known_types(false).compile_with_config(
+        names,
+        &[root.join("gobgp/gobgp.proto")],
+        &[root.to_path_buf()],
+    )?;
     Ok(())
 }

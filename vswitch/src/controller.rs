@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::api::ManualRules;
 use crate::api::tcp::Keys;
 use crate::control::guard::Fault;
+use crate::evpn;
 use crate::switch::Switch;
 
 /// The switch, and what clients of the API share.
@@ -25,6 +26,8 @@ pub struct Controller {
     faults: HashMap<String, Instant>,
     /// The config file that reloads read: the one of the start, or the one that was loaded last.
     pub config_file: Option<PathBuf>,
+    /// What EVPN is doing, where there is any.
+    pub evpn: Option<evpn::status::Shared>,
     /// The keys of the API over TCP, where it is to be had there.
     pub keys: Option<Arc<Keys>>,
 }
@@ -39,6 +42,7 @@ impl Controller {
             shutdown: false,
             faults: HashMap::new(),
             config_file,
+            evpn: None,
             keys: None,
         }
     }

@@ -22,6 +22,7 @@ use crate::console::repl;
 use crate::control::guard::caught;
 use crate::control::server::Server;
 use crate::controller::Controller;
+use crate::evpn;
 use crate::handover::give::{Door, Successor};
 use crate::handover::take::Predecessor;
 use crate::state;
@@ -114,6 +115,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     controller.keys = keys.clone();
 
     let (jobs, mut work) = mpsc::channel::<api::Job>(JOBS);
+    let evpn_jobs = jobs.clone();
     let (clients, tcps) = api::start(jobs).context("cannot start the API's thread")?;
     let (ended, mut console_ended) = mpsc::channel::<()>(1);
     if options.interactive {
@@ -136,6 +138,9 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         (Some(tcp), ..) => tcps.send(tcp).await.context("the API's thread has ended")?,
         (None, Some(tcp), Some(keys)) => drop(tokio::spawn(listen(tcp.clone(), keys, tcps))),
         _ => {}
+    }
+    if let Some(config) = controller.switch.bare_config().control.evpn.clone() {
+        controller.evpn = Some(evpn::start(config, evpn_jobs).context("cannot start the thread of EVPN")?);
     }
     // DPDK is up and its threads are there: whatever they start from now on is confined, too.
     let seccomp = controller.switch.bare_config().control.seccomp;

@@ -12,6 +12,7 @@ mod claims;
 mod configuration;
 mod connection;
 mod current;
+mod evpn;
 mod firewall;
 mod flow_rules;
 mod flows;
@@ -55,6 +56,7 @@ use tonic::Code;
 use tonic::service::{InterceptorLayer, Routes};
 use tonic::transport::Server;
 use vswitch_api::v1::configuration_server::ConfigurationServer;
+use vswitch_api::v1::evpn_server::EvpnServer;
 use vswitch_api::v1::firewall_server::FirewallServer;
 use vswitch_api::v1::flow_rules_server::FlowRulesServer;
 use vswitch_api::v1::flows_server::FlowsServer;
@@ -239,6 +241,7 @@ async fn serve(
         flow_rules: FlowRulesServer,
         offloading: OffloadingServer,
         rdma: RdmaServer,
+        evpn: EvpnServer,
     }
     let asks = |request: tonic::Request<()>| {
         request.extensions().get::<Caller>().into_iter().for_each(Caller::ask);

@@ -5,6 +5,7 @@
 //! is the message that it got.
 
 mod config;
+mod evpn;
 mod flow_rules;
 mod forwarding;
 mod objects;
@@ -110,6 +111,7 @@ pub fn entries() -> Vec<Entry> {
         flow_rules::commands(),
         underlay::commands(),
         rdma::commands(),
+        evpn::commands(),
         config::commands(),
     ]
     .into_iter()

@@ -133,7 +133,8 @@ pub struct Applied {
     refused: Vec<(Item, String)>,
     /// Something went wrong with all of it.
     pub error: Option<String>,
-    pub revision: u64,
+    /// Of the switch before and after.
+    pub revisions: (u64, u64),
 }
 
 /// What is between the book and the switch.
@@ -157,8 +158,7 @@ impl Applier {
         self.others.len()
     }
 
-    /// Of what is dirty a batch, as changes; what is left stays dirty. Removes nothing but what `forgets` allows: what was there before the
-    /// first word of the speaker.
+    /// Of what is dirty a batch, as changes; what is left stays dirty.
     pub fn changes(&mut self, dirty: &mut Dirty, book: &Book, view: &View) -> Changes {
         let mut changes = Changes::default();
         for _ in 0..BATCH {
@@ -259,6 +259,7 @@ fn route_id(vpc: &Name, to: IpNet) -> String {
 /// Does it, on the control thread.
 pub fn apply(controller: &mut Controller, changes: Changes) -> Applied {
     let switch = &mut controller.switch;
+    let before = switch.changes().revision();
     let Changes { heard, routes } = changes;
     let mut applied = Applied::default();
     if !heard.is_empty() {
@@ -268,6 +269,8 @@ pub fn apply(controller: &mut Controller, changes: Changes) -> Applied {
                     .into_iter()
                     .map(|refused| (Item::Address(refused.vni.get(), refused.vip), refused.why)),
             ),
+            // It is in force, and the next change saves it with its own.
+            Err(SwitchError::NotSaved(error)) => tracing::warn!(%error, "what other hosts say is not saved"),
             Err(error) => applied.error = Some(error.to_string()),
         }
     }
@@ -279,7 +282,7 @@ pub fn apply(controller: &mut Controller, changes: Changes) -> Applied {
             }
         }
     }
-    applied.revision = switch.changes().revision();
+    applied.revisions = (before, switch.changes().revision());
     applied
 }
 

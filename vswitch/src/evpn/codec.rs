@@ -143,7 +143,8 @@ fn nlri(path: &gobgp::Path) -> Result<Nlri, Unusable> {
         let first = address(&route.ip_prefix, "prefix")?;
         let length = u8::try_from(route.ip_prefix_len).unwrap_or(u8::MAX);
         let Ok(to) = IpNet::new(first, length) else { return malformed("prefix length") };
-        let gateway = maybe_address(&route.gw_address, "gateway")?.filter(|address| !address.is_unspecified());
+        let gateway =
+            maybe_address(&route.gw_address, "gateway")?.filter(|address| !address.is_unspecified());
         let key = Key::Prefix { rd, tag, to: to.trunc() };
         return Ok(Nlri { key, tag, label: Some(route.label), gateway });
     }
@@ -243,7 +244,12 @@ impl Targets {
             RouteTargetForm::Rfc8365 => VXLAN_TARGET | vni.get(),
         };
         let asn = self.asn & 0xffff;
-        pack(&gobgp::TwoOctetAsSpecificExtended { is_transitive: true, sub_type: ROUTE_TARGET, asn, local_admin })
+        pack(&gobgp::TwoOctetAsSpecificExtended {
+            is_transitive: true,
+            sub_type: ROUTE_TARGET,
+            asn,
+            local_admin,
+        })
     }
 }
 

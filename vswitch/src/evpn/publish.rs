@@ -203,14 +203,19 @@ impl Publisher {
             wanted.insert(route.key, route);
         };
         for &network in &networks {
-            let (Ok(vni), Some(rd)) = (Vni::new(network), self.distinguisher(network, speaker)) else { continue };
+            let (Ok(vni), Some(rd)) = (Vni::new(network), self.distinguisher(network, speaker)) else {
+                continue;
+            };
             let new = |key| Route::new(key, vni, speaker.vtep);
             let stations = local.stations.range((network, MacAddr::ZERO)..=(network, MacAddr::BROADCAST));
             let mut any = false;
             for (&(_, mac), addresses) in stations {
                 any = true;
-                let Some(claim) = self.claims.get(&(network, mac)).filter(|claim| claim.here) else { continue };
-                let station = |ip| Route { sequence: claim.sequence, ..new(Key::Station { rd, tag: 0, mac, ip }) };
+                let Some(claim) = self.claims.get(&(network, mac)).filter(|claim| claim.here) else {
+                    continue;
+                };
+                let station =
+                    |ip| Route { sequence: claim.sequence, ..new(Key::Station { rd, tag: 0, mac, ip }) };
                 if addresses.is_empty() {
                     put(station(None));
                 }
@@ -237,7 +242,8 @@ impl Publisher {
                 continue;
             }
             let low = (vni & 0xffff) as u16;
-            let free = (0..=u16::MAX).map(|offset| low.wrapping_add(offset)).find(|number| !taken.contains(number));
+            let free =
+                (0..=u16::MAX).map(|offset| low.wrapping_add(offset)).find(|number| !taken.contains(number));
             if let Some(number) = free {
                 taken.insert(number);
                 self.numbers.insert(vni, number);

@@ -13,7 +13,7 @@ pub struct Peer {
     pub asn: u32,
     /// In a word of RFC 4271 section 8.2.2, such as "established"; "admin-down" of one that is so.
     pub state: &'static str,
-    /// How many routes there are by it.
+    /// How many routes it has sent.
     pub routes: u64,
 }
 

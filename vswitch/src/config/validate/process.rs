@@ -41,7 +41,8 @@ fn evpn(checker: &mut Checker<'_>) {
     let uplinks = &checker.config.uplinks;
     let is_own = uplinks.iter().any(|uplink| uplink.addresses.iter().any(|net| net.addr() == vtep));
     if !is_own {
-        let message = format!("[control] evpn: vtep {vtep} is no uplink's address; name one of them, or leave it out");
+        let message =
+            format!("[control] evpn: vtep {vtep} is no uplink's address; name one of them, or leave it out");
         checker.fail("control.evpn.vtep", message);
     }
 }

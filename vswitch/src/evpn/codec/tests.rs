@@ -53,7 +53,10 @@ fn evpn_routes_that_are_not_for_this_switch_are_named() {
     };
     let target = TARGETS.of(routes()[0].vni);
     let geneve = pack(&gobgp::EncapExtended { tunnel_type: 19 });
-    assert_eq!(changed(station.clone(), communities(vec![target.clone(), geneve])), Err(Unusable::OtherTunnel));
+    assert_eq!(
+        changed(station.clone(), communities(vec![target.clone(), geneve])),
+        Err(Unusable::OtherTunnel)
+    );
     assert_eq!(changed(station.clone(), communities(vec![])), Err(Unusable::OtherTarget(0xff_fffe)));
     let other = TARGETS.of(Vni::new(5).unwrap());
     assert_eq!(changed(station.clone(), communities(vec![other])), Err(Unusable::OtherTarget(0xff_fffe)));
@@ -62,8 +65,10 @@ fn evpn_routes_that_are_not_for_this_switch_are_named() {
     let no_hop = changed(station.clone(), |path| path.pattrs.clear());
     assert!(matches!(no_hop, Err(Unusable::Malformed(_))), "{no_hop:?}");
     let auto_discovery = changed(station, |path| {
-        path.nlri =
-            Some(Any { type_url: "type.googleapis.com/apipb.EVPNEthernetSegmentRoute".into(), value: vec![] });
+        path.nlri = Some(Any {
+            type_url: "type.googleapis.com/apipb.EVPNEthernetSegmentRoute".into(),
+            value: vec![],
+        });
     });
     assert_eq!(auto_discovery, Err(Unusable::OtherType("apipb.EVPNEthernetSegmentRoute".into())));
 }
@@ -89,7 +94,10 @@ fn evpn_malformed_messages_are_refused_and_nothing_panics() {
         gobgp::EvpnmacipAdvertisementRoute { ip_address: "10.0.0".into(), ..sound.clone() },
         gobgp::EvpnmacipAdvertisementRoute { labels: vec![1 << 24], ..sound.clone() },
         gobgp::EvpnmacipAdvertisementRoute { ethernet_tag: 1, ..sound.clone() },
-        gobgp::EvpnmacipAdvertisementRoute { rd: Some(pack(&gobgp::EncapExtended { tunnel_type: 1 })), ..sound },
+        gobgp::EvpnmacipAdvertisementRoute {
+            rd: Some(pack(&gobgp::EncapExtended { tunnel_type: 1 })),
+            ..sound
+        },
     ];
     for message in bad {
         assert!(nlri(message.clone()).is_err(), "{message:?}");

@@ -43,7 +43,8 @@ fn sequence(publisher: &Publisher) -> Option<u32> {
 #[test]
 fn evpn_a_vnic_is_announced_with_each_address_and_its_network_for_what_is_flooded() {
     let mut publisher = Publisher::default();
-    let (steps, news) = go(&mut publisher, &local(&[(7, 1, &[1, 2]), (7, 2, &[]), (65543, 1, &[1])]), &Book::default());
+    let (steps, news) =
+        go(&mut publisher, &local(&[(7, 1, &[1, 2]), (7, 2, &[]), (65543, 1, &[1])]), &Book::default());
     let told: Vec<String> = steps
         .iter()
         .map(|step| match step {
@@ -66,7 +67,10 @@ fn evpn_a_vnic_is_announced_with_each_address_and_its_network_for_what_is_floode
     assert!(news.is_empty());
     // The first network goes; the second keeps its number.
     let (steps, _) = go(&mut publisher, &local(&[(65543, 1, &[1])]), &Book::default());
-    assert!(steps.iter().all(|step| matches!(step, Step::Withdraw(route) if route.vni.get() == 7)), "{steps:?}");
+    assert!(
+        steps.iter().all(|step| matches!(step, Step::Withdraw(route) if route.vni.get() == 7)),
+        "{steps:?}"
+    );
     assert_eq!(steps.len(), 4);
 }
 
