@@ -20,6 +20,7 @@ use crate::controller::Controller;
 use crate::state::owners::{Owner, Owners};
 use crate::switch::following::Heard;
 use crate::switch::{Missing, Switch, SwitchError};
+use crate::topology::stations::{Station, Stations};
 
 /// Addresses, stations and prefixes of a batch each: control does others' work between two.
 const BATCH: usize = 1000;
@@ -28,6 +29,7 @@ const BATCH: usize = 1000;
 pub struct View {
     pub config: Arc<Config>,
     locations: OrdMap<(u32, IpAddr), LocationConfig>,
+    stations: OrdMap<(u32, MacAddr), Station>,
     snapshot: Arc<Snapshot>,
     owners: Owners,
     file: Option<Arc<Source>>,
@@ -39,6 +41,7 @@ impl View {
         Self {
             config: switch.shared_config(),
             locations: switch.topology().all_locations(),
+            stations: switch.topology().all_stations(),
             snapshot: switch.snapshot().clone(),
             owners: switch.owners().clone(),
             file: switch.config_file(),
@@ -53,9 +56,12 @@ impl View {
         }
     }
 
+    fn index(&self, vni: u32) -> Option<u32> {
+        self.snapshot.vnis.get(u128::from(vni))
+    }
+
     fn location(&self, vni: u32, ip: IpAddr) -> Option<&LocationConfig> {
-        let vpc = self.snapshot.vnis.get(u128::from(vni))?;
-        self.locations.get(&(vpc, ip))
+        self.locations.get(&(self.index(vni)?, ip))
     }
 
     fn vpc(&self, vni: u32) -> Option<&VpcConfig> {
@@ -117,13 +123,14 @@ pub struct RouteChange {
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     heard: Heard,
+    stations: Stations,
     routes: Vec<RouteChange>,
 }
 
 impl Changes {
     /// Nothing.
     pub fn is_empty(&self) -> bool {
-        self.heard.is_empty() && self.routes.is_empty()
+        self.heard.is_empty() && self.stations.is_empty() && self.routes.is_empty()
     }
 }
 
@@ -181,7 +188,17 @@ impl Applier {
                 changes.heard.members.insert(of, vteps);
             }
         }
-        dirty.stations.clear();
+        for _ in 0..BATCH {
+            let Some((vni, mac)) = dirty.stations.pop_first() else { break };
+            let item = Item::Station(vni, mac);
+            self.refused.remove(&item);
+            // Those of a network that is gone went with it.
+            let (Some(vpc), Ok(of)) = (view.index(vni), Vni::new(vni)) else { continue };
+            let wanted = book.bare_station(vni, mac);
+            if wanted != view.stations.get(&(vpc, mac)).map(|station| station.vtep) {
+                changes.stations.insert((of, mac), wanted);
+            }
+        }
         changes
     }
 
@@ -249,6 +266,9 @@ impl Applier {
             self.members.remove(&vni.get());
             dirty.floods.insert(vni.get());
         }
+        for (vni, mac) in changes.stations.keys() {
+            dirty.stations.insert((vni.get(), *mac));
+        }
     }
 }
 
@@ -260,7 +280,7 @@ fn route_id(vpc: &Name, to: IpNet) -> String {
 pub fn apply(controller: &mut Controller, changes: Changes) -> Applied {
     let switch = &mut controller.switch;
     let before = switch.changes().revision();
-    let Changes { heard, routes } = changes;
+    let Changes { heard, stations, routes } = changes;
     let mut applied = Applied::default();
     if !heard.is_empty() {
         match switch.follow(Owner::Evpn, heard) {
@@ -271,6 +291,14 @@ pub fn apply(controller: &mut Controller, changes: Changes) -> Applied {
             ),
             // It is in force, and the next change saves it with its own.
             Err(SwitchError::NotSaved(error)) => tracing::warn!(%error, "what other hosts say is not saved"),
+            Err(error) => applied.error = Some(error.to_string()),
+        }
+    }
+    if !stations.is_empty() {
+        match switch.follow_stations(&stations) {
+            Ok(refused) => applied.refused.extend(
+                refused.into_iter().map(|((vni, mac), why)| (Item::Station(vni.get(), mac), why.to_string())),
+            ),
             Err(error) => applied.error = Some(error.to_string()),
         }
     }
