@@ -6,7 +6,10 @@ use prost::{Message, Name};
 use prost_types::Any;
 use serde_json::Value;
 use std::time::Duration;
+use tonic::transport::Endpoint;
 use vswitch_api::gobgp;
+pub use vswitch_api::gobgp::Path;
+use vswitch_api::gobgp::gobgp_api_client::GobgpApiClient;
 
 const FRR: &str = "/usr/lib/frr";
 const USER: &str = "frr";
@@ -58,7 +61,9 @@ impl Gobgpd {
     pub fn again(&mut self, netns: &Netns) {
         self.kill();
         let config = self.dir.write("gobgpd.toml", &self.config).display().to_string();
-        let args = ["gobgpd", "-f", &config, "--api-hosts", GRPC, "--pprof-disable"];
+        // By a socket, too, for the test, which is not in the namespace.
+        let hosts = format!("{GRPC},unix://{}", self.socket());
+        let args = ["gobgpd", "-f", &config, "--api-hosts", &hosts, "--pprof-disable"];
         self.process = Some(netns.spawn("gobgpd", &args, &self.dir));
         wait_for("gobgpd to answer", START, || {
             let process = self.process.as_mut()?;
@@ -66,6 +71,24 @@ impl Gobgpd {
                 panic!("gobgpd ended at start ({status}):\n{}", process.output());
             }
             self.try_gobgp(&["global"])
+        });
+    }
+
+    fn socket(&self) -> String {
+        self.dir.path().join("grpc.sock").display().to_string()
+    }
+
+    /// Has it announce paths, one after another.
+    #[track_caller]
+    pub fn announce(&self, paths: impl Iterator<Item = gobgp::Path>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let endpoint = Endpoint::from_shared(format!("unix:{}", self.socket())).unwrap();
+            let mut client = GobgpApiClient::new(endpoint.connect().await.unwrap());
+            for path in paths {
+                let request = gobgp::AddPathRequest { path: Some(path) };
+                client.add_path(request).await.unwrap_or_else(|status| panic!("gobgpd refused: {status}"));
+            }
         });
     }
 

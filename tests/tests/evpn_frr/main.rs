@@ -12,13 +12,14 @@ mod site;
 use serde_json::Value;
 use site::*;
 use tests::bgp::{ASN, fdb};
-use tests::{pair, traffic, wait_for};
+use tests::lab::{Lab, vpc};
+use tests::{Family, pair, traffic, wait_for};
 use vswitch_api::v1::Owner;
 
 /// Nothing is flooded: the bridge answers ARP from what FRR told it, the switch from what gobgpd did.
 #[test]
 fn evpn_frr_and_the_switch_reach_each_other_and_forget_what_is_withdrawn() {
-    let site = Site::start("", "");
+    let site = Site::start();
     site.await_fdb(pair::MACS[0], true);
     site.speak();
     site.await_place(STATION, "vtep 172.16.0.2");
@@ -59,7 +60,7 @@ fn evpn_frr_and_the_switch_reach_each_other_and_forget_what_is_withdrawn() {
 /// A MAC address comes here, goes back, and comes again: each time with the next sequence number.
 #[test]
 fn evpn_frr_a_station_moves_here_and_back() {
-    let site = Site::start("", "");
+    let site = Site::start();
     site.speak();
     site.await_place(STATION, "vtep 172.16.0.2");
     assert_eq!(site.sequence(pair::MACS[2], VTEPS[1]), Some(0));
@@ -105,7 +106,7 @@ fn evpn_frr_a_station_moves_here_and_back() {
 /// bgpd dies and comes back: its stations go and come, and nobody else's are touched. gobgpd dies: everything stays.
 #[test]
 fn evpn_frr_a_flapping_peer_takes_away_its_own_only() {
-    let mut site = Site::start("", "");
+    let mut site = Site::start();
     site.speak();
     site.await_place(STATION, "vtep 172.16.0.2");
     // A third host, known by gobgpd without a peer, and one that the operator entered.
@@ -134,8 +135,6 @@ fn evpn_frr_a_flapping_peer_takes_away_its_own_only() {
         traffic::ping(&site.near.netns, STATION, 100, 3);
     }
     // Away is not gone.
-    let revision = |site: &Site| site.daemon.figure("show events", "/count");
-    let _ = revision;
     site.gobgpd.kill();
     wait_for("the switch to notice", PATIENCE, || (site.evpn()["connected"] == false).then_some(()));
     assert_eq!(site.place(STATION), "vtep 172.16.0.2");
@@ -155,7 +154,7 @@ fn evpn_frr_a_flapping_peer_takes_away_its_own_only() {
 /// A switch that is started anew goes on with what it announced, and with what it heard.
 #[test]
 fn evpn_frr_a_restart_of_the_switch_takes_nothing_away() {
-    let mut site = Site::start("", "");
+    let mut site = Site::start();
     site.speak();
     site.await_place(STATION, "vtep 172.16.0.2");
     site.await_fdb(pair::MACS[0], true);
@@ -168,5 +167,78 @@ fn evpn_frr_a_restart_of_the_switch_takes_nothing_away() {
     assert_eq!(site.owner(STATION), Owner::Evpn);
     traffic::ping(&site.near.netns, STATION, 100, 3);
     assert_eq!(site.sequence(pair::MACS[0], VTEPS[0]), Some(0), "it has not moved");
+    site.stop();
+}
+
+/// Prefixes both ways (type 5), by FRR's layer 3 VNI: those behind a router of the kernel, and those that a VPC routes to a vNIC.
+#[test]
+fn evpn_frr_prefixes_are_routed_both_ways() {
+    const L3: u32 = 4000;
+    let lab = Lab::new(Family::V4);
+    lay_network(&lab, L3);
+    lab.peer.ip("addr add 10.8.0.1/24 dev lo");
+    let router = lab.cabled_tenant("router", "outer", pair::MACS[1], &["10.20.0.1/24"]);
+    router.netns.ip("addr add 10.9.0.1/24 dev lo");
+    router.netns.ip("route add default via 10.20.0.254 src 10.9.0.1");
+    let routes =
+        "routes = [{ to = \"10.9.0.0/24\", vnic = \"router\" }, { to = \"10.7.0.0/24\", blackhole = true }]";
+    let outer = vpc("outer", L3, &[], routes);
+    let subnet = "[[subnet]]\nvpc = \"outer\"\nprefix = \"10.20.0.0/24\"\ngateway = \"10.20.0.254\"\n";
+    let vnic = router.vnic_on("{ kind = \"veth\", iface = \"router\" }") + "guard = \"off\"\n";
+    let site = Site::start_in(
+        lab,
+        &Besides {
+            evpn: ", prefixes = true",
+            sections: &[&outer, subnet, &vnic].concat(),
+            zebra: &format!("vni {L3}\n"),
+            family: "  advertise ipv4 unicast\n",
+            bgp: " address-family ipv4 unicast\n  network 10.8.0.0/24\n exit-address-family\n",
+            ..Besides::default()
+        },
+    );
+    let leads = |to: &str| -> Value {
+        let shown = site.daemon.json("show route outer");
+        let mut rows = shown.as_array().into_iter().flatten();
+        rows.find(|row| row["to"] == to).cloned().unwrap_or_default()
+    };
+    wait_for("the prefix of the other host", PATIENCE, || {
+        (leads("10.8.0.0/24")["next-hops"][0]["vtep"] == VTEPS[1]).then_some(())
+    });
+    wait_for("the other host to have ours", PATIENCE, || {
+        let routes = site.lab.peer.ip("route show 10.9.0.0/24");
+        routes.contains("via 172.16.0.1 dev br4000 proto bgp").then_some(())
+    });
+    traffic::ping(&router.netns, "10.8.0.1", 1000, 5);
+    site.lab.peer.run(&["ping", "-n", "-c", "3", "-W", "3", "-I", "10.8.0.1", "10.9.0.1"]);
+    let shown = site.evpn();
+    assert_eq!(
+        (&shown["announced"]["prefixes"], &shown["heard"]["prefixes"]),
+        (&1.into(), &1.into()),
+        "{shown}"
+    );
+    // A route that somebody has made here stays as it is, whatever others say.
+    let announce = |network: &str, no: &str| {
+        site.frr.vtysh(
+            "bgpd",
+            &[
+                "configure terminal",
+                "router bgp 65000",
+                "address-family ipv4 unicast",
+                &format!("{no}network {network}"),
+            ],
+        );
+    };
+    site.lab.peer.ip("addr add 10.7.0.1/24 dev lo");
+    announce("10.7.0.0/24", "");
+    wait_for("the other prefix to be heard", PATIENCE, || {
+        (site.evpn()["heard"]["prefixes"] == 2 && site.evpn()["others"] == 1).then_some(())
+    });
+    assert_eq!(leads("10.7.0.0/24")["kind"], "blackhole");
+    // Both are withdrawn.
+    announce("10.8.0.0/24", "no ");
+    wait_for("the prefix to go", PATIENCE, || leads("10.8.0.0/24").is_null().then_some(()));
+    site.daemon.ctl("route del outer 10.9.0.0/24");
+    wait_for("ours to go", PATIENCE, || site.lab.peer.ip("route show 10.9.0.0/24").is_empty().then_some(()));
+    assert_eq!(leads("10.7.0.0/24")["kind"], "blackhole");
     site.stop();
 }

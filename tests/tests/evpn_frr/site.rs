@@ -1,6 +1,5 @@
 //! A host with the switch and gobgpd, and one with FRR, a bridge and a vxlan device of the kernel.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -8,7 +7,7 @@ use tests::api::Api;
 use tests::bgp::{Frr, GRPC, Gobgpd, fdb};
 use tests::lab::{Lab, TENANT_MTU, Tenant, UNDERLAY_MTU, vpc};
 use tests::netns::cable;
-use tests::{Daemon, Family, Netns, pair, process, traffic, wait_for};
+use tests::{Daemon, Family, Netns, pair, traffic, wait_for};
 use vswitch_api::v1::{Kind, Owner};
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -85,11 +84,31 @@ pub fn station(lab: &Lab, name: &str, mac: &str, address: &str) -> Netns {
     station
 }
 
+/// What a scenario has besides.
+#[derive(Default)]
+pub struct Besides<'a> {
+    /// Further keys of `[control] evpn`, with a comma in front.
+    pub evpn: &'a str,
+    /// Further lines of the VPC.
+    pub network: &'a str,
+    /// Further sections of the switch's config.
+    pub sections: &'a str,
+    /// Lines of zebra's config; further ones of bgpd's, below its family and below `router bgp`.
+    pub zebra: &'a str,
+    pub family: &'a str,
+    pub bgp: &'a str,
+}
+
 impl Site {
-    /// `network` are further lines of the VPC; `more` further sections of the switch's config.
+    /// The network alone.
     #[track_caller]
-    pub fn start(network: &str, more: &str) -> Site {
+    pub fn start() -> Site {
         let lab = Lab::new(Family::V4);
+        Self::start_in(lab, &Besides::default())
+    }
+
+    #[track_caller]
+    pub fn start_in(lab: Lab, besides: &Besides<'_>) -> Site {
         lay_bgp(&lab);
         lay_network(&lab, VNI);
         // The bridge is a station, too: who speaks to it is known with its IP address.
@@ -98,16 +117,18 @@ impl Site {
         let station = station(&lab, "far", pair::MACS[2], STATION);
         let near = lab.cabled_tenant("near", "red", pair::MACS[0], &["10.0.0.1/24"]);
         let gobgpd = Gobgpd::start(&lab.host, VTEPS[0], &[BGP[1]]);
-        let frr = Frr::start(&lab.peer, VTEPS[1], BGP[0], "", "", "");
-        let daemon = Daemon::start_alone(&lab.host, &config(&near, "", network, more));
+        let frr = Frr::start(&lab.peer, VTEPS[1], BGP[0], besides.zebra, besides.family, besides.bgp);
+        let text = config(&near, besides.evpn, besides.network, besides.sections);
+        let daemon = Daemon::start_alone(&lab.host, &text);
         let site = Site { daemon, gobgpd, frr, near, station, lab };
         site.await_peer();
         site
     }
 
-    /// The station says a word, so that its host knows where it is.
+    /// The station says a word, so that its host knows where it is, and asks first, so that it is known with its IP address.
     #[track_caller]
     pub fn speak(&self) {
+        self.station.ip("neigh flush dev eth0");
         traffic::ping(&self.station, "10.0.0.102", 56, 1);
     }
 
@@ -126,7 +147,7 @@ impl Site {
     /// Where the switch says that an address is; null when it does not know.
     pub fn place(&self, ip: &str) -> Value {
         let shown = self.daemon.json("show vlt");
-        let mut rows = shown.as_array().into_iter().flatten();
+        let mut rows = shown["locations"].as_array().into_iter().flatten();
         rows.find(|row| row["vip"] == ip && row["vni"] == VNI)
             .map(|row| row["where"].clone())
             .unwrap_or_default()
@@ -183,16 +204,9 @@ impl Site {
         entry.status.unwrap_or_default().owner()
     }
 
-    /// One more switch namespace's host.
-    pub fn host(&self) -> &Rc<Netns> {
-        &self.lab.host
-    }
-
     #[track_caller]
     pub fn stop(mut self) {
-        // Packets that are on their way have time: BGP is what ends last.
         self.daemon.settled();
         self.daemon.stop();
-        drop(process::try_run(&["true"]));
     }
 }

@@ -1,11 +1,51 @@
 //! `[control] evpn`: what other hosts say by BGP, and what this one tells them.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{fields, units};
+use super::error::quote;
+use super::fields::{self, FromText};
+use super::units;
+
+/// Where gobgpd's gRPC interface is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GobgpdAddress {
+    /// By TCP.
+    Tcp(SocketAddr),
+    /// By a Unix socket, an absolute path.
+    Unix(PathBuf),
+}
+
+impl FromText for GobgpdAddress {
+    fn from_text(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            let what = quote(text);
+            format!(
+                "{what} is neither an address with a port nor a socket; write for example 127.0.0.1:50051 or unix:/run/gobgpd.sock"
+            )
+        };
+        match text.strip_prefix("unix:") {
+            Some(path) if path.starts_with('/') && !path.contains(char::is_control) => {
+                Ok(Self::Unix(path.into()))
+            }
+            Some(_) => Err(wrong()),
+            None => text.parse().map(Self::Tcp).map_err(|_| wrong()),
+        }
+    }
+}
+
+impl fmt::Display for GobgpdAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
 
 /// How the route target of a VNI is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +63,8 @@ pub enum RouteTargetForm {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct EvpnConfig {
     /// Where gobgpd's gRPC interface is.
-    pub gobgpd: SocketAddr,
+    #[serde(deserialize_with = "fields::one", serialize_with = "fields::show")]
+    pub gobgpd: GobgpdAddress,
     /// The tunnel end point that is announced; absent: the first address of the first uplink.
     #[serde(default, deserialize_with = "fields::maybe", skip_serializing_if = "Option::is_none")]
     pub vtep: Option<IpAddr>,

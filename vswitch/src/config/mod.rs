@@ -42,7 +42,7 @@ pub use datapath::{EcnEncapConfig, NftConfig, RdmaConfig, ReservedBits, VltConfi
 pub use difference::Difference;
 pub use document::Document;
 pub use error::{ConfigError, ConfigErrors};
-pub use evpn::{EvpnConfig, RouteTargetForm};
+pub use evpn::{EvpnConfig, GobgpdAddress, RouteTargetForm};
 pub use fields::DscpConfig;
 pub use guard::{AllowedConfig, GuardConfig};
 pub use merge::Source;

@@ -101,7 +101,7 @@ struct Evpn {
 /// Runs until control ends.
 pub async fn run(config: EvpnConfig, jobs: mpsc::Sender<Job>, status: Shared) {
     let (said, mut heard) = mpsc::channel(WAITING);
-    let listening = tokio::spawn(speaker::listen(config.gobgpd, said));
+    let listening = tokio::spawn(speaker::listen(config.gobgpd.clone(), said));
     let now = Instant::now();
     let mut evpn = Evpn {
         control: Control(jobs),
@@ -161,14 +161,10 @@ impl Evpn {
                 (status.asn, status.router_id) = (asn, Some(router_id));
                 status.connections += 1;
                 drop(status);
-                let gobgpd = self.config.gobgpd;
+                let gobgpd = self.config.gobgpd.to_string();
                 tracing::info!(%gobgpd, asn, "gobgpd answers");
-                self.note(
-                    "evpn-up",
-                    format!("gobgpd at {gobgpd} answers"),
-                    json!({ "gobgpd": gobgpd.to_string() }),
-                )
-                .await?;
+                self.note("evpn-up", format!("gobgpd at {gobgpd} answers"), json!({ "gobgpd": gobgpd }))
+                    .await?;
             }
             Said::Paths(paths) => {
                 self.unsettled = now;

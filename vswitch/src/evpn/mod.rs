@@ -32,7 +32,7 @@ use status::Shared;
 /// # Errors
 /// When the system has no thread, or no runtime for it.
 pub fn start(config: EvpnConfig, jobs: mpsc::Sender<Job>) -> std::io::Result<Shared> {
-    let status = Shared::new(config.gobgpd);
+    let status = Shared::new(config.gobgpd.clone());
     let shared = status.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("evpn".into()).spawn(move || {

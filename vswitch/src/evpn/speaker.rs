@@ -3,7 +3,6 @@
 //! gobgpd's stream of best paths begins with all of them, in one message, at the moment from which on it tells of changes: so there is
 //! nothing to miss between a list and a watch.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -14,6 +13,7 @@ use vswitch_api::gobgp::gobgp_api_client::GobgpApiClient;
 
 use super::codec::EVPN;
 use super::status::Peer;
+use crate::config::GobgpdAddress;
 
 /// The largest message: gobgpd sends none that is larger.
 const MESSAGE: usize = 256 << 20;
@@ -47,11 +47,11 @@ pub enum Said {
 }
 
 /// Tells what gobgpd says, until nobody wants to know.
-pub async fn listen(address: SocketAddr, said: mpsc::Sender<Said>) {
+pub async fn listen(address: GobgpdAddress, said: mpsc::Sender<Said>) {
     let mut again = AGAIN;
     loop {
         let began = tokio::time::Instant::now();
-        let Err(error) = session(address, &said).await else { return };
+        let Err(error) = session(&address, &said).await else { return };
         if said.send(Said::Down(error)).await.is_err() {
             return;
         }
@@ -62,8 +62,12 @@ pub async fn listen(address: SocketAddr, said: mpsc::Sender<Said>) {
 }
 
 /// One connection; nothing when nobody listens any more.
-async fn session(address: SocketAddr, said: &mpsc::Sender<Said>) -> Result<(), String> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| error.to_string())?;
+async fn session(address: &GobgpdAddress, said: &mpsc::Sender<Said>) -> Result<(), String> {
+    let place = match address {
+        GobgpdAddress::Tcp(address) => format!("http://{address}"),
+        GobgpdAddress::Unix(_) => address.to_string(),
+    };
+    let endpoint = Endpoint::from_shared(place).map_err(|error| error.to_string())?;
     let channel = timed(endpoint.connect_timeout(ANSWER).connect()).await?.map_err(|error| whole(&error))?;
     let mut client = GobgpApiClient::new(channel).max_decoding_message_size(MESSAGE);
     let bgp = asked(client.get_bgp(gobgp::GetBgpRequest {})).await?;

@@ -1,10 +1,11 @@
 //! What EVPN is doing, for who asks.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::route::{Key, Route};
+use crate::config::GobgpdAddress;
 
 /// A BGP peer of gobgpd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,7 +47,7 @@ impl Count {
 /// What EVPN is doing.
 #[derive(Clone, Debug)]
 pub struct Status {
-    pub gobgpd: SocketAddr,
+    pub gobgpd: GobgpdAddress,
     pub connected: bool,
     /// Since when it is so.
     pub since: Instant,
@@ -79,7 +80,7 @@ pub struct Status {
 pub struct Shared(Arc<Mutex<Status>>);
 
 impl Shared {
-    pub fn new(gobgpd: SocketAddr) -> Self {
+    pub fn new(gobgpd: GobgpdAddress) -> Self {
         Self(Arc::new(Mutex::new(Status {
             gobgpd,
             connected: false,
