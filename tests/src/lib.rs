@@ -13,6 +13,7 @@
 
 pub mod agent;
 pub mod api;
+pub mod bgp;
 pub mod binary;
 pub mod capture;
 pub mod cni;

@@ -17,5 +17,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .file_descriptor_set_path(Path::new(&out).join("vswitch.bin"))
         .compile_well_known_types(false)
         .compile_with_config(names, &files, &[root.to_path_buf()])?;
+    let mut names = tonic_prost_build::Config::new();
+    names.enable_type_names();
+    names.type_name_domain(["."], "type.googleapis.com");
+    tonic_prost_build::configure().build_server(false).compile_well_known_types(false).compile_with_config(
+        names,
+        &[root.join("gobgp/gobgp.proto")],
+        &[root.to_path_buf()],
+    )?;
     Ok(())
 }

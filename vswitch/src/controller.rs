@@ -9,8 +9,9 @@ use serde_json::json;
 
 use crate::api::ManualRules;
 use crate::api::tcp::Keys;
-use crate::cluster::status::Shared;
+use crate::cluster;
 use crate::control::guard::Fault;
+use crate::evpn;
 use crate::switch::Switch;
 
 /// The switch, and what clients of the API share.
@@ -27,7 +28,9 @@ pub struct Controller {
     /// The config file that reloads read: the one of the start, or the one that was loaded last.
     pub config_file: Option<PathBuf>,
     /// What the client of etcd is doing, where there is one.
-    pub cluster: Option<Shared>,
+    pub cluster: Option<cluster::status::Shared>,
+    /// What EVPN is doing, where there is any.
+    pub evpn: Option<evpn::status::Shared>,
     /// The keys of the API over TCP, where it is to be had there.
     pub keys: Option<Arc<Keys>>,
 }
@@ -43,6 +46,7 @@ impl Controller {
             faults: HashMap::new(),
             config_file,
             cluster: None,
+            evpn: None,
             keys: None,
         }
     }

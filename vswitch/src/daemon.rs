@@ -23,6 +23,7 @@ use crate::console::repl;
 use crate::control::guard::caught;
 use crate::control::server::Server;
 use crate::controller::Controller;
+use crate::evpn;
 use crate::handover::give::{Door, Successor};
 use crate::handover::take::Predecessor;
 use crate::state;
@@ -116,6 +117,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
 
     let (jobs, mut work) = mpsc::channel::<api::Job>(JOBS);
     let followers = jobs.clone();
+    let evpn_jobs = jobs.clone();
     let (clients, tcps) = api::start(jobs).context("cannot start the API's thread")?;
     let (ended, mut console_ended) = mpsc::channel::<()>(1);
     if options.interactive {
@@ -141,6 +143,9 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     }
     controller.cluster = cluster::start(controller.switch.bare_config(), state_file.as_deref(), followers)
         .context("cannot follow etcd")?;
+    if let Some(config) = controller.switch.bare_config().control.evpn.clone() {
+        controller.evpn = Some(evpn::start(config, evpn_jobs).context("cannot start the thread of EVPN")?);
+    }
     // DPDK is up and its threads are there: whatever they start from now on is confined, too.
     let seccomp = controller.switch.bare_config().control.seccomp;
     if let Err(error) = confine(seccomp) {

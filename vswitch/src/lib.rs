@@ -13,6 +13,7 @@ pub mod console;
 pub mod control;
 pub mod controller;
 pub mod daemon;
+pub mod evpn;
 pub mod handover;
 pub mod nic_check;
 pub mod port;

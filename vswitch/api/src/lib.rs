@@ -8,6 +8,12 @@ pub mod v1 {
     tonic::include_proto!("vswitch.v1");
 }
 
+/// What the switch uses of the interface of gobgpd (GoBGP 3), whose client it is.
+#[allow(missing_docs, clippy::all, reason = "generated; the docs are those of the proto files")]
+pub mod gobgp {
+    tonic::include_proto!("apipb");
+}
+
 /// What a refused call was refused for, from the details of its status (`tonic::Status::details`); none where it is no refusal of
 /// the switch's own.
 pub fn refusal(details: &[u8]) -> Option<v1::Refusal> {

@@ -13,6 +13,7 @@ mod cluster;
 mod configuration;
 mod connection;
 mod current;
+mod evpn;
 mod firewall;
 mod flow_rules;
 mod flows;
@@ -59,6 +60,7 @@ use tonic::service::{InterceptorLayer, Routes};
 use tonic::transport::Server;
 use vswitch_api::v1::cluster_server::ClusterServer;
 use vswitch_api::v1::configuration_server::ConfigurationServer;
+use vswitch_api::v1::evpn_server::EvpnServer;
 use vswitch_api::v1::firewall_server::FirewallServer;
 use vswitch_api::v1::flow_rules_server::FlowRulesServer;
 use vswitch_api::v1::flows_server::FlowsServer;
@@ -232,6 +234,7 @@ async fn serve(
         offloading: OffloadingServer,
         rdma: RdmaServer,
         cluster: ClusterServer,
+        evpn: EvpnServer,
     }
     let asks = |request: tonic::Request<()>| {
         request.extensions().get::<Caller>().into_iter().for_each(Caller::ask);

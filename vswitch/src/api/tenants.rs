@@ -113,10 +113,10 @@ fn list_locations(
     let (switch, snapshot) = (&controller.switch, controller.switch.snapshot());
     let wanted = |vni: Vni| request.vni.is_none_or(|wanted| wanted == vni.get());
     let mut locations = Vec::new();
-    let mut add = |vni: Vni, vip: IpAddr, mac: MacAddr, place: String, hop: String, state: &str| {
+    let mut add = |vni: Vni, vip: Option<IpAddr>, mac: MacAddr, place: String, hop: String, state: &str| {
         locations.push(v1::LocationState {
             vni: vni.get(),
-            vip: vip.to_string(),
+            vip: vip.map(|vip| vip.to_string()).unwrap_or_default(),
             mac: mac.to_string(),
             r#where: place,
             next_hop: hop,
@@ -127,19 +127,23 @@ fn list_locations(
         let Some(vpc) = snapshot.vpc(vnic.vpc).filter(|vpc| wanted(vpc.vni)) else { continue };
         let state = if vnic.port == NO_PORT { "no port" } else { "local" };
         for &vip in &vnic.vips {
-            add(vpc.vni, vip, vnic.mac, format!("vnic {}", vnic.name), String::new(), state);
+            add(vpc.vni, Some(vip), vnic.mac, format!("vnic {}", vnic.name), String::new(), state);
         }
     }
     for (vnic, Binding { address, mac }) in switch.topology().floating() {
         let Some(vpc) = snapshot.vpc(vnic.vpc).filter(|vpc| wanted(vpc.vni)) else { continue };
-        add(vpc.vni, address, mac, format!("vnic {}", vnic.name), String::new(), "floating");
+        add(vpc.vni, Some(address), mac, format!("vnic {}", vnic.name), String::new(), "floating");
     }
     for location in switch.topology().locations().filter(|location| wanted(location.vni)) {
         let vpc = snapshot.vpcs.iter().flatten().find(|vpc| vpc.vni == location.vni);
         let found = vpc.and_then(|vpc| snapshot.location(vpc.index, Destination::Ip(location.vip)));
         let state = state_of(snapshot, found.map(|found| found.slot));
         let hops = next_hops(switch.topology(), snapshot, location.vtep);
-        add(location.vni, location.vip, location.mac, format!("vtep {}", location.vtep), hops, state);
+        add(location.vni, Some(location.vip), location.mac, format!("vtep {}", location.vtep), hops, state);
+    }
+    for (vni, mac, vtep, slot) in switch.topology().stations().filter(|(vni, ..)| wanted(*vni)) {
+        let hops = next_hops(switch.topology(), snapshot, vtep);
+        add(vni, None, mac, format!("vtep {vtep}"), hops, state_of(snapshot, Some(slot)));
     }
     let (used, capacity) = switch.topology().vlt_usage();
     Ok(v1::ListLocationsResponse { locations, used: used as u64, capacity: capacity as u64 })

@@ -6,6 +6,7 @@
 
 mod cluster;
 mod config;
+mod evpn;
 mod flow_rules;
 mod forwarding;
 mod objects;
@@ -113,6 +114,7 @@ pub fn entries() -> Vec<Entry> {
         underlay::commands(),
         rdma::commands(),
         cluster::commands(),
+        evpn::commands(),
         config::commands(),
     ]
     .into_iter()

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::etcd::EtcdConfig;
+use super::evpn::EvpnConfig;
 use super::units::ByteSize;
 
 /// Whether DPDK's memory comes from huge pages.
@@ -201,4 +202,7 @@ pub struct ControlConfig {
     /// The etcd that the hosts of a cluster share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdConfig>,
+    /// What other hosts say by BGP, and what this one tells them; absent: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evpn: Option<EvpnConfig>,
 }

@@ -6,13 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
-use wire::Vni;
+use wire::{MacAddr, Vni};
 
 use super::{Switch, SwitchError};
 use crate::config::objects::location_id;
 use crate::config::{LocationConfig, Name};
 use crate::state::change::Change;
 use crate::state::owners::Owner;
+use crate::topology::TopologyError;
+use crate::topology::stations::Stations;
 
 /// What has changed on other hosts, as far as one source of it knows.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -123,6 +125,22 @@ impl Switch {
             news.push(location);
         }
         (news, refused)
+    }
+
+    /// Takes in where stations are that are known by their MAC addresses alone: EVPN knows such. They are not saved, and whoever says so
+    /// says it again after a start. What was refused, with the reasons.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then the switch is as it was.
+    pub fn follow_stations(
+        &mut self,
+        stations: &Stations,
+    ) -> Result<BTreeMap<(Vni, MacAddr), TopologyError>, SwitchError> {
+        let before = self.snapshot().clone();
+        let refused = self.topology.follow_stations(&self.config, stations, &self.neighbours)?;
+        let snapshot = self.topology.commit();
+        self.hand_out(&before, &snapshot)?;
+        Ok(refused)
     }
 
     /// The addresses of an owner's locations.

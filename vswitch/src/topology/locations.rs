@@ -206,6 +206,7 @@ impl Topology {
         let mut of_mac = self.draft.macs.range((vpc, mac, LOWEST)..);
         let first = of_mac.next().filter(|(of, known, _)| (*of, *known) == (vpc, mac)).map(|&(.., vip)| vip);
         let heir = first.and_then(|vip| self.draft.next.locations.get(&(vpc, Destination::Ip(vip))).copied());
+        let heir = heir.or_else(|| self.bare_station(vpc, mac));
         let Some(heir) = heir else { return };
         if self.draft.next.locations.insert(key, heir).is_some_and(|owner| owner.slot != heir.slot) {
             // The slot it was decided for stays: nothing else would make the decision stale.

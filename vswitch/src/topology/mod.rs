@@ -24,6 +24,7 @@ mod ports;
 mod security;
 mod settings;
 mod slots;
+pub mod stations;
 pub mod underlay;
 mod uplinks;
 mod vnics;
@@ -102,6 +103,8 @@ struct Draft {
     locations: OrdMap<(u32, IpAddr), LocationConfig>,
     /// Addresses of the locations that have a MAC address.
     macs: OrdSet<(u32, MacAddr, IpAddr)>,
+    /// Stations that are known by their MAC addresses alone.
+    stations: OrdMap<(u32, MacAddr), stations::Station>,
     /// Given up; really freed after every worker left the old snapshot.
     to_free: Vec<u32>,
     /// Slots whose way must be written anew.
@@ -186,6 +189,7 @@ impl Topology {
             vtep_slots: OrdMap::new(),
             locations: OrdMap::new(),
             macs: OrdSet::new(),
+            stations: OrdMap::new(),
             to_free: Vec::new(),
             stale: Vec::new(),
             free_cells: Vec::new(),

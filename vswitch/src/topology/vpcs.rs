@@ -93,6 +93,9 @@ impl Topology {
         for vpc in &config.vpcs {
             let index = self.draft.vpc_index[vpc.name.as_str()];
             let old = self.draft.next.vpcs[index as usize].clone();
+            if old.as_ref().is_some_and(|old| old.vni != vpc.vni) {
+                self.drop_stations(index);
+            }
             let (cell, topology_cell) = match &old {
                 Some(old) => (old.cell, old.topology_cell),
                 None => (self.new_cell(), self.new_cell()),
@@ -146,6 +149,7 @@ impl Topology {
         for vip in locations {
             self.drop_location(index, vip);
         }
+        self.drop_stations(index);
         self.drop_vtep_slots(index, |_| true);
         // Before it goes: its index is another VPC's one day.
         self.touch_related(index);

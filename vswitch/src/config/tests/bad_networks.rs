@@ -53,3 +53,29 @@ pub(super) fn bum_vteps_of_a_vpc_are_other_hosts() {
         assert!(error.contains(words), "{bad}: {error}");
     }
 }
+
+#[test]
+fn evpn_names_an_end_point_of_this_host() {
+    let with = |evpn: &str| Config::parse(&format!("{GOOD}[control]\nevpn = {{ {evpn} }}\n"), "f.toml");
+    let text = with(
+        "gobgpd = \"[::1]:50051\", vtep = \"172.16.0.1\", route-target = \"rfc8365\", stale-time = \"10s\"",
+    );
+    let config = text.unwrap_or_else(|errors| panic!("{errors}"));
+    let again =
+        Config::parse(&config.to_toml().unwrap(), "again").unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(again.control, config.control);
+    for (bad, words) in [
+        ("vtep = \"172.16.0.1\"", "gobgpd"),
+        ("gobgpd = \"localhost\"", "neither an address with a port"),
+        ("gobgpd = \"unix:here\"", "neither an address with a port"),
+        ("gobgpd = \"127.0.0.1:1\", vtep = \"172.16.0.2\"", "no uplink's address"),
+        ("gobgpd = \"127.0.0.1:1\", vtep = \"here\"", "not an IP address"),
+        ("gobgpd = \"127.0.0.1:1\", asn = 0", "asn 0 is none"),
+        ("gobgpd = \"127.0.0.1:1\", route-target = \"auto\"", "plain"),
+        ("gobgpd = \"127.0.0.1:1\", stale-time = 120", "is not a time"),
+        ("gobgpd = \"127.0.0.1:1\", peers = []", "unknown field"),
+    ] {
+        let error = with(bad).unwrap_err().to_string();
+        assert!(error.contains(words), "{bad}: {error}");
+    }
+}

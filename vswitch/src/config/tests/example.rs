@@ -99,6 +99,7 @@ fn example_shows_every_key() {
         ("forward", keys::<ForwardConfig>()),
         ("api", keys::<ApiConfig>()),
         ("control", keys::<ControlConfig>()),
+        ("control.evpn", keys::<EvpnConfig>()),
         ("nft", keys::<NftConfig>()),
         ("vlt", keys::<VltConfig>()),
         ("vxlan", keys::<VxlanConfig>()),

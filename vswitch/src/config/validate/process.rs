@@ -26,6 +26,7 @@ pub(super) fn check(checker: &mut Checker<'_>) {
         checker.fail("api.socket", format!("[api] socket {problem}"));
     }
     tcp(checker);
+    evpn(checker);
     if checker.config.control.state.as_deref() == Some(Path::new("")) {
         checker.fail("control.state", "[control] state is empty; write a path or leave the key out");
     }
@@ -86,6 +87,22 @@ fn etcd(checker: &mut Checker<'_>) {
             longest.as_secs()
         );
         checker.fail("control.etcd.lease", message);
+    }
+}
+
+/// Who is announced by BGP.
+fn evpn(checker: &mut Checker<'_>) {
+    let Some(evpn) = &checker.config.control.evpn else { return };
+    if evpn.asn == Some(0) {
+        checker.fail("control.evpn.asn", "[control] evpn: asn 0 is none; leave it out for gobgpd's own");
+    }
+    let Some(vtep) = evpn.vtep else { return };
+    let uplinks = &checker.config.uplinks;
+    let is_own = uplinks.iter().any(|uplink| uplink.addresses.iter().any(|net| net.addr() == vtep));
+    if !is_own {
+        let message =
+            format!("[control] evpn: vtep {vtep} is no uplink's address; name one of them, or leave it out");
+        checker.fail("control.evpn.vtep", message);
     }
 }
 

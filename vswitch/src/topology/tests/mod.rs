@@ -12,6 +12,7 @@ mod link_local;
 mod repair;
 mod security;
 mod slots;
+mod stations;
 mod vteps;
 
 use std::net::IpAddr;

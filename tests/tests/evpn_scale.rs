@@ -1,0 +1,86 @@
+//! Many routes of EVPN at once, from a second gobgpd, beside tenants who must not notice.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
+
+use std::time::{Duration, Instant};
+
+use tests::bgp::{GRPC, Gobgpd, station};
+use tests::lab::{Lab, UNDERLAY_MTU, vpc};
+use tests::netns::cable;
+use tests::steady::Flows;
+use tests::{Daemon, Family, pair, steps, wait_for};
+
+const ROUTES: u32 = 10_000;
+/// What a machine that does other things besides may take; the figure is printed.
+const PATIENCE: Duration = Duration::from_secs(60);
+const FLOWS: u32 = 16;
+const VNI: u32 = pair::VNIS[0];
+
+fn paths() -> impl Iterator<Item = tests::bgp::Path> {
+    (0..ROUTES).map(|number| {
+        let mac = format!("02:00:01:00:{:02x}:{:02x}", number >> 8, number & 0xff);
+        let ip = format!("10.1.{}.{}", number >> 8, number & 0xff);
+        // Ten hosts.
+        let vtep = format!("172.16.0.{}", 100 + number % 10);
+        station("172.16.0.100", VNI, &mac, &ip, &vtep)
+    })
+}
+
+#[test]
+fn evpn_ten_thousand_routes_come_and_go_while_tenants_notice_nothing() {
+    let step = steps();
+    let lab = Lab::new(Family::V4);
+    cable((&lab.host, "bgp0"), (&lab.peer, "bgp0"), 1500);
+    for (netns, address) in [(&lab.host, "192.168.255.1"), (&lab.peer, "192.168.255.2")] {
+        netns.ip(&format!("addr add {address}/24 dev bgp0"));
+    }
+    let one = lab.cabled_tenant("one", "red", pair::MACS[0], &["10.0.0.1/24"]);
+    let two = lab.cabled_tenant("two", "red", pair::MACS[2], &["10.0.0.2/24"]);
+    let mut other = Gobgpd::start(&lab.peer, "172.16.0.100", &["192.168.255.1"]);
+    other.announce(paths());
+    step("the other gobgpd has its routes");
+    let port = |name: &str| format!("{{ kind = \"veth\", iface = \"{name}\" }}");
+    let config = [
+        format!("[control]\nevpn = {{ gobgpd = \"{GRPC}\" }}\n"),
+        format!(
+            "[[uplink]]\nname = \"up\"\nport = {}\naddresses = [\"172.16.0.1/24\"]\nmtu = {UNDERLAY_MTU}\n",
+            port("up0")
+        ),
+        vpc("red", VNI, &["10.0.0.0/24", "10.1.0.0/16"], ""),
+        one.vnic_on(&port("one")),
+        two.vnic_on(&port("two")),
+    ]
+    .concat();
+    let daemon = Daemon::start_alone(&lab.host, &config);
+    let flows = Flows::start(&one.netns, &two.netns, "10.0.0.2", FLOWS);
+    let before = daemon.counters();
+    let used = || daemon.figure("show vlt 4194303", "/used");
+    let others = used();
+    let gobgpd = Gobgpd::start(&lab.host, "172.16.0.1", &["192.168.255.2"]);
+    wait_for("the session", PATIENCE, || gobgpd.gobgp(&["neighbor"]).contains("Establ").then_some(()));
+    let began = Instant::now();
+    step("the session is established");
+    wait_for("all of them to be in the VLT", PATIENCE, || {
+        (used() >= others + i64::from(ROUTES)).then_some(())
+    });
+    let took = began.elapsed();
+    println!("{ROUTES} routes in the VLT after {:.2} s", took.as_secs_f64());
+    let shown = daemon.json("show evpn");
+    assert_eq!(shown["heard"]["stations"], ROUTES, "{shown}");
+    assert_eq!((&shown["refused"], &shown["unusable"]), (&0.into(), &0.into()), "{shown}");
+    let all = daemon.json(&format!("show vlt {VNI}"));
+    let mut rows = all["locations"].as_array().into_iter().flatten();
+    let found = rows.find(|row| row["vip"] == "10.1.39.15").unwrap();
+    assert_eq!((&found["mac"], &found["where"]), (&"02:00:01:00:27:0f".into(), &"vtep 172.16.0.109".into()));
+    // All of them go at once.
+    other.kill();
+    let began = Instant::now();
+    wait_for("all of them to be gone", PATIENCE, || (used() == others).then_some(()));
+    println!("{ROUTES} routes gone after {:.2} s", began.elapsed().as_secs_f64());
+    let datagrams = flows.stop(FLOWS);
+    assert!(datagrams > 1000, "{datagrams} datagrams only");
+    let after = daemon.counters();
+    for count in ["fwd.drops.no-location", "fwd.drops.guard-vip"] {
+        assert_eq!(after.get(count), before.get(count), "{count}");
+    }
+    daemon.stop();
+}

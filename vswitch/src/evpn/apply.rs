@@ -1,0 +1,344 @@
+//! From the book to the switch: what it is to have otherwise, compared with what it has, and done in batches on the control thread.
+//!
+//! What it does belongs to the owner `evpn`, and what others made is left alone. What cannot be is refused singly, and tried again when
+//! something of the switch has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use ipnet::IpNet;
+use pipelines::snapshot::Snapshot;
+use wire::{MacAddr, Vni};
+
+use super::book::{Book, Dirty, Lead};
+use crate::config::{
+    Config, GatewayConfig, LocationConfig, Name, RouteTargetConfig, Source, VpcConfig, VpcRoute,
+};
+use crate::controller::Controller;
+use crate::state::owners::{Owner, Owners};
+use crate::switch::following::Heard;
+use crate::switch::{Missing, Switch, SwitchError};
+use crate::topology::stations::{Station, Stations};
+
+/// Addresses, stations and prefixes of a batch each: control does others' work between two.
+const BATCH: usize = 1000;
+
+/// The switch at a moment, taken in no time: it shares what is in it.
+pub struct View {
+    pub config: Arc<Config>,
+    locations: OrdMap<(u32, IpAddr), LocationConfig>,
+    stations: OrdMap<(u32, MacAddr), Station>,
+    snapshot: Arc<Snapshot>,
+    owners: Owners,
+    file: Option<Arc<Source>>,
+    pub revision: u64,
+}
+
+impl View {
+    pub fn of(switch: &Switch) -> Self {
+        Self {
+            config: switch.shared_config(),
+            locations: switch.topology().all_locations(),
+            stations: switch.topology().all_stations(),
+            snapshot: switch.snapshot().clone(),
+            owners: switch.owners().clone(),
+            file: switch.config_file(),
+            revision: switch.changes().revision(),
+        }
+    }
+
+    fn owner_of(&self, section: &str, id: &str) -> Owner {
+        match &self.file {
+            Some(file) if file.names(section, id) => Owner::File,
+            _ => self.owners.at_run_time(section, id),
+        }
+    }
+
+    fn index(&self, vni: u32) -> Option<u32> {
+        self.snapshot.vnis.get(u128::from(vni))
+    }
+
+    fn location(&self, vni: u32, ip: IpAddr) -> Option<&LocationConfig> {
+        self.locations.get(&(self.index(vni)?, ip))
+    }
+
+    fn vpc(&self, vni: u32) -> Option<&VpcConfig> {
+        self.config.vpcs.iter().find(|vpc| vpc.vni.get() == vni)
+    }
+
+    /// What belongs to EVPN, as something to look at.
+    pub fn owned(&self) -> Dirty {
+        let mut owned = Dirty::default();
+        for ((section, id), owner) in self.owners.iter() {
+            let Some((first, second)) = id.split_once(' ').filter(|_| owner == Owner::Evpn) else { continue };
+            match section.as_str() {
+                "location" => {
+                    if let (Ok(vni), Ok(ip)) = (first.parse(), second.parse()) {
+                        owned.addresses.insert((vni, ip));
+                    }
+                }
+                "route" => {
+                    let vpc = self.config.vpcs.iter().find(|vpc| vpc.name.as_str() == first);
+                    if let (Some(vpc), Ok(to)) = (vpc, second.parse()) {
+                        owned.prefixes.insert((vpc.vni.get(), to));
+                    }
+                }
+                _ => {}
+            }
+        }
+        owned
+    }
+}
+
+/// Something that the switch is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Item {
+    Address(u32, IpAddr),
+    Station(u32, MacAddr),
+    Prefix(u32, IpNet),
+}
+
+impl std::fmt::Display for Item {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Address(vni, ip) => write!(f, "{ip} in VNI {vni}"),
+            Self::Station(vni, mac) => write!(f, "{mac} in VNI {vni}"),
+            Self::Prefix(vni, to) => write!(f, "{to} in VNI {vni}"),
+        }
+    }
+}
+
+/// A route of a VPC that comes, changes or goes.
+#[derive(Clone, Debug)]
+pub struct RouteChange {
+    vni: u32,
+    vpc: Name,
+    to: IpNet,
+    target: Option<RouteTargetConfig>,
+}
+
+/// What control is to do.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    heard: Heard,
+    stations: Stations,
+    routes: Vec<RouteChange>,
+}
+
+impl Changes {
+    /// Nothing.
+    pub fn is_empty(&self) -> bool {
+        self.heard.is_empty() && self.stations.is_empty() && self.routes.is_empty()
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Applied {
+    refused: Vec<(Item, String)>,
+    /// Something went wrong with all of it.
+    pub error: Option<String>,
+    /// Of the switch before and after.
+    pub revisions: (u64, u64),
+}
+
+/// What is between the book and the switch.
+#[derive(Debug, Default)]
+pub struct Applier {
+    /// What the switch was told.
+    members: BTreeMap<u32, BTreeSet<IpAddr>>,
+    refused: BTreeMap<Item, String>,
+    /// What others made, and say otherwise.
+    others: BTreeSet<Item>,
+}
+
+impl Applier {
+    /// What was refused, with the reasons.
+    pub fn refused(&self) -> &BTreeMap<Item, String> {
+        &self.refused
+    }
+
+    /// What others made.
+    pub fn others(&self) -> usize {
+        self.others.len()
+    }
+
+    /// Of what is dirty a batch, as changes; what is left stays dirty.
+    pub fn changes(&mut self, dirty: &mut Dirty, book: &Book, view: &View) -> Changes {
+        let mut changes = Changes::default();
+        for _ in 0..BATCH {
+            let Some((vni, ip)) = dirty.addresses.pop_first() else { break };
+            self.address(vni, ip, book, view, &mut changes.heard);
+        }
+        for _ in 0..BATCH {
+            let Some((vni, to)) = dirty.prefixes.pop_first() else { break };
+            changes.routes.extend(self.prefix(vni, to, book, view));
+        }
+        for _ in 0..BATCH {
+            let Some(vni) = dirty.floods.pop_first() else { break };
+            let vteps = if view.vpc(vni).is_some() { book.floods(vni) } else { BTreeSet::new() };
+            let told = self.members.get(&vni).cloned().unwrap_or_default();
+            if let (true, Ok(of)) = (told != vteps, Vni::new(vni)) {
+                match vteps.is_empty() {
+                    true => self.members.remove(&vni),
+                    false => self.members.insert(vni, vteps.clone()),
+                };
+                changes.heard.members.insert(of, vteps);
+            }
+        }
+        for _ in 0..BATCH {
+            let Some((vni, mac)) = dirty.stations.pop_first() else { break };
+            let item = Item::Station(vni, mac);
+            self.refused.remove(&item);
+            // Those of a network that is gone went with it.
+            let (Some(vpc), Ok(of)) = (view.index(vni), Vni::new(vni)) else { continue };
+            let wanted = book.bare_station(vni, mac);
+            if wanted != view.stations.get(&(vpc, mac)).map(|station| station.vtep) {
+                changes.stations.insert((of, mac), wanted);
+            }
+        }
+        changes
+    }
+
+    fn address(&mut self, vni: u32, ip: IpAddr, book: &Book, view: &View, heard: &mut Heard) {
+        let item = Item::Address(vni, ip);
+        self.refused.remove(&item);
+        self.others.remove(&item);
+        let wanted = book.address(vni, ip).filter(|_| view.vpc(vni).is_some());
+        let known = view.location(vni, ip);
+        let Ok(of) = Vni::new(vni) else { return };
+        if let Some(known) = known {
+            let is_ours =
+                view.owner_of("location", &crate::config::objects::location_id(known)) == Owner::Evpn;
+            match wanted {
+                _ if !is_ours => {
+                    if wanted.is_some() {
+                        self.others.insert(item);
+                    }
+                    return;
+                }
+                None => return heard.gone.push((of, ip)),
+                Some(place) if known.mac == place.mac && known.vtep == place.vtep => return,
+                Some(_) => {}
+            }
+        }
+        if let Some(place) = wanted {
+            let groups = known.map(|known| known.groups.clone()).unwrap_or_default();
+            heard.come.push(LocationConfig { vni: of, vip: ip, mac: place.mac, vtep: place.vtep, groups });
+        }
+    }
+
+    fn prefix(&mut self, vni: u32, to: IpNet, book: &Book, view: &View) -> Option<RouteChange> {
+        let item = Item::Prefix(vni, to);
+        self.refused.remove(&item);
+        self.others.remove(&item);
+        let vpc = view.vpc(vni)?;
+        let target = book.prefix(vni, to).map(|lead| match lead {
+            Lead::Station(mac) => RouteTargetConfig::Station { mac },
+            Lead::Routers(places) => {
+                let gateway = |place: &super::book::Place| GatewayConfig { vtep: place.vtep, mac: place.mac };
+                RouteTargetConfig::Gateways(places.iter().map(gateway).collect())
+            }
+        });
+        let known = vpc.routes.iter().find(|route| route.to == to);
+        if known.is_some() && view.owner_of("route", &route_id(&vpc.name, to)) != Owner::Evpn {
+            if target.is_some() {
+                self.others.insert(item);
+            }
+            return None;
+        }
+        let differs = known.map(|route| &route.target) != target.as_ref();
+        differs.then(|| RouteChange { vni, vpc: vpc.name.clone(), to, target })
+    }
+
+    /// Takes in what came of changes. What went wrong as a whole is dirty again.
+    pub fn took(&mut self, changes: &Changes, applied: &Applied, dirty: &mut Dirty) {
+        self.refused.extend(applied.refused.iter().cloned());
+        if applied.error.is_none() {
+            return;
+        }
+        let come = changes.heard.come.iter().map(|location| (location.vni.get(), location.vip));
+        dirty.addresses.extend(come.chain(changes.heard.gone.iter().map(|(vni, ip)| (vni.get(), *ip))));
+        dirty.prefixes.extend(changes.routes.iter().map(|route| (route.vni, route.to)));
+        for vni in changes.heard.members.keys() {
+            self.members.remove(&vni.get());
+            dirty.floods.insert(vni.get());
+        }
+        for (vni, mac) in changes.stations.keys() {
+            dirty.stations.insert((vni.get(), *mac));
+        }
+    }
+}
+
+fn route_id(vpc: &Name, to: IpNet) -> String {
+    format!("{vpc} {to}")
+}
+
+/// Does it, on the control thread.
+pub fn apply(controller: &mut Controller, changes: Changes) -> Applied {
+    let switch = &mut controller.switch;
+    let before = switch.changes().revision();
+    let Changes { heard, stations, routes } = changes;
+    let mut applied = Applied::default();
+    if !heard.is_empty() {
+        match switch.follow(Owner::Evpn, heard) {
+            Ok(refused) => applied.refused.extend(
+                refused
+                    .into_iter()
+                    .map(|refused| (Item::Address(refused.vni.get(), refused.vip), refused.why)),
+            ),
+            // It is in force, and the next change saves it with its own.
+            Err(SwitchError::NotSaved(error)) => tracing::warn!(%error, "what other hosts say is not saved"),
+            Err(error) => applied.error = Some(error.to_string()),
+        }
+    }
+    if !stations.is_empty() {
+        match switch.follow_stations(&stations) {
+            Ok(refused) => applied.refused.extend(
+                refused.into_iter().map(|((vni, mac), why)| (Item::Station(vni.get(), mac), why.to_string())),
+            ),
+            Err(error) => applied.error = Some(error.to_string()),
+        }
+    }
+    if !routes.is_empty() && route_all(switch, &routes).is_err() {
+        // One of them cannot be: each by itself, so that the others are not its hostages.
+        for route in routes {
+            if let Err(error) = route_all(switch, std::slice::from_ref(&route)) {
+                applied.refused.push((Item::Prefix(route.vni, route.to), error.to_string()));
+            }
+        }
+    }
+    applied.revisions = (before, switch.changes().revision());
+    applied
+}
+
+fn route_all(switch: &mut Switch, routes: &[RouteChange]) -> Result<(), SwitchError> {
+    let owned = routes.iter().filter(|route| route.target.is_some());
+    let made = owned.map(|route| (("route".to_owned(), route_id(&route.vpc, route.to)), Owner::Evpn));
+    let made = made.collect();
+    let result = switch.edit_and_place(Vec::new(), Missing::Awaited, made, |config| {
+        for route in routes {
+            let Some(vpc) = config.vpcs.iter_mut().find(|vpc| vpc.name == route.vpc) else { continue };
+            let at = vpc.routes.iter().position(|known| known.to == route.to);
+            match (&route.target, at) {
+                (Some(target), Some(at)) => vpc.routes[at].target = target.clone(),
+                (Some(target), None) => {
+                    vpc.routes.push(VpcRoute { to: route.to, target: target.clone() });
+                }
+                (None, Some(at)) => drop(vpc.routes.remove(at)),
+                (None, None) => {}
+            }
+        }
+        Ok(())
+    });
+    match result {
+        // It is in force, and the next change saves it with its own.
+        Err(SwitchError::NotSaved(error)) => {
+            tracing::warn!(%error, "prefixes of other hosts are not saved");
+            Ok(())
+        }
+        other => other,
+    }
+}
