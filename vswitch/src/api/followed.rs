@@ -6,7 +6,7 @@ use prost_reflect::DynamicMessage;
 use vswitch_api::v1::{self, Kind};
 
 use super::bridge;
-use super::current::View;
+use super::current::{self, View};
 use super::kinds;
 use super::plan::{Step, carry_out};
 use super::refusal::{Problem, Problems};
@@ -121,7 +121,7 @@ fn step(switch: &Switch, owner: Owner, change: &Followed) -> Result<Option<Step>
         // A section goes back to nothing but what its owner says next.
         Followed::Gone(kind, _) if kinds::is_section(*kind) => Ok(None),
         Followed::Gone(kind, id) => {
-            let is_own = view.get(*kind, id)?.is_some() && view.owners.of(*kind, id) == owner;
+            let is_own = view.get(*kind, id)?.is_some() && current::owner(&view.owners, *kind, id) == owner;
             Ok(is_own.then(|| Step::take_out(*kind, id, owner)))
         }
     }

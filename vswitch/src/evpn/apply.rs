@@ -14,10 +14,11 @@ use wire::{MacAddr, Vni};
 
 use super::book::{Book, Dirty, Lead};
 use crate::config::{
-    Config, GatewayConfig, LocationConfig, Name, RouteTargetConfig, Source, VpcConfig, VpcRoute,
+    Config, GatewayConfig, LocationConfig, Name, RouteTargetConfig, VpcConfig, VpcRoute,
 };
 use crate::controller::Controller;
-use crate::state::owners::{Owner, Owners};
+use crate::state::owners::Owner;
+use crate::state::ownership::Ownership;
 use crate::switch::following::Heard;
 use crate::switch::{Missing, Switch, SwitchError};
 use crate::topology::stations::{Station, Stations};
@@ -31,8 +32,7 @@ pub struct View {
     locations: OrdMap<(u32, IpAddr), LocationConfig>,
     stations: OrdMap<(u32, MacAddr), Station>,
     snapshot: Arc<Snapshot>,
-    owners: Owners,
-    file: Option<Arc<Source>>,
+    ownership: Ownership,
     pub revision: u64,
 }
 
@@ -43,16 +43,8 @@ impl View {
             locations: switch.topology().all_locations(),
             stations: switch.topology().all_stations(),
             snapshot: switch.snapshot().clone(),
-            owners: switch.owners().clone(),
-            file: switch.config_file(),
+            ownership: switch.ownership(),
             revision: switch.changes().revision(),
-        }
-    }
-
-    fn owner_of(&self, section: &str, id: &str) -> Owner {
-        match &self.file {
-            Some(file) if file.names(section, id) => Owner::File,
-            _ => self.owners.at_run_time(section, id),
         }
     }
 
@@ -71,7 +63,7 @@ impl View {
     /// What belongs to EVPN, as something to look at.
     pub fn owned(&self) -> Dirty {
         let mut owned = Dirty::default();
-        for ((section, id), owner) in self.owners.iter() {
+        for ((section, id), owner) in self.ownership.at_run_time.iter() {
             let Some((first, second)) = id.split_once(' ').filter(|_| owner == Owner::Evpn) else { continue };
             match section.as_str() {
                 "location" => {
@@ -211,7 +203,7 @@ impl Applier {
         let Ok(of) = Vni::new(vni) else { return };
         if let Some(known) = known {
             let is_ours =
-                view.owner_of("location", &crate::config::objects::location_id(known)) == Owner::Evpn;
+                view.ownership.of("location", &crate::config::objects::location_id(known)) == Owner::Evpn;
             match wanted {
                 _ if !is_ours => {
                     if wanted.is_some() {
@@ -243,7 +235,7 @@ impl Applier {
             }
         });
         let known = vpc.routes.iter().find(|route| route.to == to);
-        if known.is_some() && view.owner_of("route", &route_id(&vpc.name, to)) != Owner::Evpn {
+        if known.is_some() && view.ownership.of("route", &route_id(&vpc.name, to)) != Owner::Evpn {
             if target.is_some() {
                 self.others.insert(item);
             }

@@ -56,7 +56,8 @@ impl Switch {
         let Heard { come, gone, members } = heard;
         let (come, mut refused) = self.own_and_new(owner, come);
         let ended = gone.into_iter().filter_map(|(vni, vip)| self.topology.location(vni, vip));
-        let ended = ended.filter(|known| self.owner_of("location", &location_id(known)) == owner);
+        let whose = self.ownership();
+        let ended = ended.filter(|known| whose.of("location", &location_id(known)) == owner);
         let ended: Vec<LocationConfig> = ended.cloned().collect();
         let gone: Vec<(Vni, IpAddr)> = ended.iter().map(|location| (location.vni, location.vip)).collect();
         let before = self.snapshot().clone();
@@ -101,13 +102,14 @@ impl Switch {
         let vpcs: HashMap<Vni, &Name> = self.config.vpcs.iter().map(|vpc| (vpc.vni, &vpc.name)).collect();
         let groups: HashSet<(&Name, &Name)> =
             self.config.security_groups.iter().map(|group| (&group.vpc, &group.name)).collect();
+        let ownership = self.ownership();
         let mut refused = Vec::new();
         let mut news = Vec::new();
         for mut location in come {
             let vpc = vpcs.get(&location.vni).copied();
             location.groups.retain(|group| vpc.is_some_and(|vpc| groups.contains(&(vpc, group))));
             if let Some(known) = self.topology.location(location.vni, location.vip) {
-                let whose = self.owner_of("location", &location_id(known));
+                let whose = ownership.of("location", &location_id(known));
                 if whose != owner {
                     let why = format!(
                         "{} in VNI {} is a location that was made by {} (owner {whose}); remove it there with `vlt del`, or leave it",
@@ -145,9 +147,8 @@ impl Switch {
 
     /// The addresses of an owner's locations.
     pub fn locations_by(&self, owner: Owner) -> Vec<(Vni, IpAddr)> {
-        let of_owner = |location: &&crate::config::LocationConfig| {
-            self.owner_of("location", &location_id(location)) == owner
-        };
+        let ownership = self.ownership();
+        let of_owner = |location: &&LocationConfig| ownership.of("location", &location_id(location)) == owner;
         self.topology.locations().filter(of_owner).map(|location| (location.vni, location.vip)).collect()
     }
 }
