@@ -181,9 +181,9 @@ fn others() {
     let route = |route: &str| instead("vni = 100", &format!("vni = 100\nroutes = [{route}]"));
     let to = "to = \"10.9.0.0/16\", vtep = \"172.16.0.2\", mac";
     route(&format!("{{ {to} = \"01:00:00:00:00:01\" }}"));
-    route(&vec!["{ to = \"10.9.0.0/16\", blackhole = true }"; 2].join(", "));
+    route(&["{ to = \"10.9.0.0/16\", blackhole = true }"; 2].join(", "));
     let hop = "{ vtep = \"172.16.0.2\", mac = \"02:00:00:00:00:01\" }";
-    route(&format!("{{ to = \"10.9.0.0/16\", next-hops = [{}] }}", vec![hop; 2].join(", ")));
+    route(&format!("{{ to = \"10.9.0.0/16\", next-hops = [{}] }}", [hop; 2].join(", ")));
     route(&format!("{{ to = \"10.9.0.0/16\", next-hops = [{}] }}", vec![hop; 100].join(", ")));
     route("{ to = \"10.9.0.1/16\", blackhole = true }");
     route("{ to = \"10.9.0.9/32\", mac = \"01:00:00:00:00:01\" }");
