@@ -56,7 +56,7 @@ fn interrupt() {
     prepare();
     if let Some(thread) = thread() {
         // SAFETY: takes numbers. The thread is there until the process ends, and has a handler that does nothing.
-        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, SIGNAL) };
+        unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, SIGNAL) };
     }
 }
 
