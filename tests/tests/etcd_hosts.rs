@@ -172,6 +172,7 @@ fn etcd_three_hosts_find_each_other_and_forget_who_is_gone() {
         assert_eq!(faults(daemon, "refused"), []);
         assert_eq!(faults(daemon, "unreadable"), []);
     }
+    drop(mover);
     site.stop();
 }
 
@@ -211,7 +212,8 @@ fn lose_etcd_for(time: Duration) {
     }
     std::thread::sleep(GRACE + Duration::from_secs(LEASE));
     site.wait_until_all_are_known();
-    eprintln!("{} datagrams over a lost etcd, none of them lost", flows.stop(4));
+    drop(more);
+    eprintln!("{} datagrams over a lost etcd, none of them lost", flows.stop_in_any_order(4));
     assert_eq!(ping.stop().0, 0, "packets were lost");
     site.stop();
 }
@@ -252,6 +254,7 @@ fn etcd_changes_that_were_compacted_are_found_by_difference() {
     wait_for_place(&site.daemons[1], RED, &goes.address, None, SOON);
     site.wait_until_all_are_known();
     assert_eq!(ping.stop().0, 0, "packets were lost");
+    drop((stays, goes));
     site.stop();
 }
 
@@ -300,6 +303,7 @@ fn etcd_the_later_of_two_hosts_has_an_address_and_both_say_so() {
     site.daemons[0].restart(netns);
     site.wait_until_all_are_known();
     assert_eq!(place(&site.daemons[0], RED, &claimed.address).as_deref(), Some("vtep 172.16.0.2"));
+    drop((claimed, usurper));
     site.stop();
 }
 

@@ -49,7 +49,7 @@ fn etcd_members_die_and_users_have_to_be_known() {
         "{said}"
     );
     assert!(!nobody.log().contains("word\""), "no secret is in the log");
-    nobody.stop();
+    nobody.end();
     let second = start(1, &user);
     wait_for_place(&second, RED, &red[0].address, Some("vtep 172.16.0.1"), SOON);
     wait_for_place(&first, RED, &red[1].address, Some("vtep 172.16.0.2"), SOON);
