@@ -13,9 +13,7 @@ use pipelines::snapshot::Snapshot;
 use wire::{MacAddr, Vni};
 
 use super::book::{Book, Dirty, Lead};
-use crate::config::{
-    Config, GatewayConfig, LocationConfig, Name, RouteTargetConfig, VpcConfig, VpcRoute,
-};
+use crate::config::{Config, GatewayConfig, LocationConfig, Name, RouteTargetConfig, VpcConfig, VpcRoute};
 use crate::controller::Controller;
 use crate::state::owners::Owner;
 use crate::state::ownership::Ownership;

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use vswitch_api::gobgp;
 
@@ -20,7 +20,7 @@ use super::speaker::{self, Answer, Client, Said};
 use super::status::{Count, Peer, Shared};
 use crate::api::Job;
 use crate::config::EvpnConfig;
-use crate::control::guard::caught;
+use crate::control::asking::{Asker, Unanswered};
 use crate::controller::Controller;
 
 /// Between two turns: what comes within one is one change of the switch.
@@ -40,7 +40,7 @@ const WAITING: usize = 64;
 struct Ended;
 
 /// The way to control.
-struct Control(mpsc::Sender<Job>);
+struct Control(Asker);
 
 impl Control {
     /// Has control do `work`. Nothing when that went wrong, which control tells.
@@ -49,17 +49,11 @@ impl Control {
         what: &'static str,
         work: impl FnOnce(&mut Controller) -> T + Send + 'static,
     ) -> Result<Option<T>, Ended> {
-        let (answer, answered) = oneshot::channel();
-        let job: Job = Box::new(move |controller| {
-            let result = caught(what, || work(controller));
-            if let Err(fault) = &result {
-                controller.suspect(fault);
-            }
-            // Whoever asked may be gone.
-            let _ = answer.send(result.ok());
-        });
-        self.0.send(job).await.map_err(|_| Ended)?;
-        answered.await.map_err(|_| Ended)
+        match self.0.ask(what, work).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(Unanswered::Fault(_)) => Ok(None),
+            Err(Unanswered::Ending) => Err(Ended),
+        }
     }
 }
 
@@ -104,7 +98,7 @@ pub async fn run(config: EvpnConfig, jobs: mpsc::Sender<Job>, status: Shared) {
     let listening = tokio::spawn(speaker::listen(config.gobgpd.clone(), said));
     let now = Instant::now();
     let mut evpn = Evpn {
-        control: Control(jobs),
+        control: Control(Asker::new(jobs)),
         status,
         book: Book::default(),
         publisher: Publisher::default(),

@@ -27,7 +27,7 @@ impl Lab {
     }
 
     /// Behind which VTEP a MAC address is; nothing where it is a vNIC of this host.
-    fn at(&self, vpc: &str, number: u8) -> Option<Option<IpAddr>> {
+    fn behind(&self, vpc: &str, number: u8) -> Option<Option<IpAddr>> {
         let index = self.vpc(vpc).index;
         let found = self.topology.snapshot().location(index, Destination::Mac(mac(number)))?;
         Some(match self.place(found.slot) {
@@ -46,7 +46,7 @@ fn evpn_a_station_is_bridged_to_and_moves_in_place() {
     // Of a network that is not here; behind this switch; behind nobody.
     let refused = lab.stations(&config, &[(1, 9, Some(2)), (7, 8, Some(2)), (2, 7, Some(1))]);
     assert_eq!(refused.keys().map(|(vni, _)| vni.get()).collect::<Vec<_>>(), [2], "{refused:?}");
-    assert_eq!(lab.at("a", 9), Some(Some(vtep(2))));
+    assert_eq!(lab.behind("a", 9), Some(Some(vtep(2))));
     // Its VTEP is one of those that the network floods to.
     assert_eq!(lab.vpc("a").flood_slots.len(), 1);
     let slot = |lab: &Lab| {
@@ -54,17 +54,17 @@ fn evpn_a_station_is_bridged_to_and_moves_in_place() {
     };
     let (first, cells) = (slot(&lab), lab.topology.snapshot().cells.clone());
     lab.stations(&config, &[(1, 9, Some(3))]);
-    assert_eq!((slot(&lab), lab.at("a", 9)), (first, Some(Some(vtep(3)))));
+    assert_eq!((slot(&lab), lab.behind("a", 9)), (first, Some(Some(vtep(3)))));
     let changed = (0..cells.len()).filter(|&cell| cells[cell] != lab.topology.snapshot().cells[cell]);
     let topology_cell = lab.vpc("a").topology_cell as usize;
     assert!(changed.clone().all(|cell| cell != topology_cell), "flows follow the slot");
     // A change of the config leaves it; its network takes it along, and gives all slots back.
     let other = super::config(&[vpc("a", 1, "flood = true"), vpc("b", 2, "")]);
     lab.set(&other);
-    assert_eq!(lab.at("a", 9), Some(Some(vtep(3))));
+    assert_eq!(lab.behind("a", 9), Some(Some(vtep(3))));
     let renumbered = super::config(&[vpc("a", 3, "flood = true"), vpc("b", 2, "")]);
     lab.set(&renumbered);
-    assert_eq!(lab.at("a", 9), None);
+    assert_eq!(lab.behind("a", 9), None);
     lab.set(&config);
     lab.stations(&config, &[(1, 9, Some(2))]);
     lab.set(&super::config(&[vpc("b", 2, "")]));
@@ -141,7 +141,7 @@ proptest! {
                     true => Some(None),
                     false => behind.map(|behind| Some(vtep(behind))),
                 };
-                prop_assert_eq!(lab.at("a", number), wanted, "{}", number);
+                prop_assert_eq!(lab.behind("a", number), wanted, "{}", number);
             }
             let vteps: BTreeSet<u8> =
                 stations.values().copied().chain(locations.values().map(|(_, behind)| *behind)).collect();
