@@ -415,10 +415,11 @@ fn etcd_a_hundred_thousand_locations_of_a_thousand_hosts() {
         "{} locations: the switch answered after {started:?} and had them all after {loaded:?}, {memory}; {events} changes within 10 s \
          were in use {:?} after they had come at the median, {} ms at the most",
         HOSTS * VNICS,
-        median(lags),
+        median(lags.clone()),
         after["longest-lag-milliseconds"]
     );
     assert!(events > 1000, "{}", churn.output());
-    assert!(loaded < Duration::from_secs(60));
-    daemon.stop();
+    assert!(median(lags) < Duration::from_millis(200));
+    assert!(loaded < Duration::from_secs(30));
+    daemon.end();
 }

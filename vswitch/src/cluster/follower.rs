@@ -22,7 +22,7 @@ use super::keys::{self, Keys, Subject};
 use super::objects::Objects;
 use super::publish::Wanted;
 use super::publishing::{Mine, Own, Voice};
-use super::status::{Host, Shared, Status};
+use super::status::{Shared, Status};
 use super::store::{Store, StoreError, watching};
 use crate::api;
 use crate::config::{Config, EtcdConfig, Name};
@@ -745,7 +745,7 @@ impl Follower {
             status.hosts.retain(|name, host| host.record.is_some() || seen.contains_key(name));
             status.hosts.values_mut().for_each(|host| host.seen = super::book::Seen::default());
             for (name, seen) in seen {
-                let host = status.hosts.entry(name).or_insert_with(Host::default);
+                let host = status.hosts.entry(name).or_default();
                 host.seen = seen;
             }
             status.networks.clone_from(&self.wanted.networks);

@@ -150,11 +150,12 @@ impl Evpn {
                 self.connected = Some(Connected { client, asn, router_id, first: Some(paths) });
                 self.stale_until = Some(now + self.config.stale_time);
                 (self.unsettled, self.looked, self.announces_after) = (now, None, None);
-                let mut status = self.status.lock();
-                (status.connected, status.since) = (true, now);
-                (status.asn, status.router_id) = (asn, Some(router_id));
-                status.connections += 1;
-                drop(status);
+                {
+                    let mut status = self.status.lock();
+                    (status.connected, status.since) = (true, now);
+                    (status.asn, status.router_id) = (asn, Some(router_id));
+                    status.connections += 1;
+                }
                 let gobgpd = self.config.gobgpd.to_string();
                 tracing::info!(%gobgpd, asn, "gobgpd answers");
                 self.note("evpn-up", format!("gobgpd at {gobgpd} answers"), json!({ "gobgpd": gobgpd }))
@@ -182,14 +183,16 @@ impl Evpn {
     /// gobgpd is away: all that it said is kept.
     async fn lost(&mut self, error: String) -> Result<(), Ended> {
         let was = self.connected.take().is_some();
-        let mut status = self.status.lock();
-        if status.connected {
-            (status.connected, status.since) = (false, Instant::now());
-        }
-        status.peers.clear();
-        let is_news = status.last_error != error;
-        status.last_error.clone_from(&error);
-        drop(status);
+        let is_news = {
+            let mut status = self.status.lock();
+            if status.connected {
+                (status.connected, status.since) = (false, Instant::now());
+            }
+            status.peers.clear();
+            let is_news = status.last_error != error;
+            status.last_error.clone_from(&error);
+            is_news
+        };
         if was || is_news {
             tracing::warn!(gobgpd = %self.config.gobgpd, error, "gobgpd does not answer; what it said is kept");
         }
