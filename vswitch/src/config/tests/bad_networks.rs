@@ -55,7 +55,7 @@ pub(super) fn bum_vteps_of_a_vpc_are_other_hosts() {
 }
 
 #[test]
-fn evpn_names_an_end_point_of_this_host() {
+pub(super) fn evpn_names_an_end_point_of_this_host() {
     let with = |evpn: &str| Config::parse(&format!("{GOOD}[control]\nevpn = {{ {evpn} }}\n"), "f.toml");
     let text = with(
         "gobgpd = \"[::1]:50051\", vtep = \"172.16.0.1\", route-target = \"rfc8365\", stale-time = \"10s\"",
@@ -72,10 +72,40 @@ fn evpn_names_an_end_point_of_this_host() {
         ("gobgpd = \"127.0.0.1:1\", vtep = \"here\"", "not an IP address"),
         ("gobgpd = \"127.0.0.1:1\", asn = 0", "asn 0 is none"),
         ("gobgpd = \"127.0.0.1:1\", route-target = \"auto\"", "plain"),
-        ("gobgpd = \"127.0.0.1:1\", stale-time = 120", "is not a time"),
+        ("gobgpd = \"127.0.0.1:1\", stale-time = 120", "has no unit"),
         ("gobgpd = \"127.0.0.1:1\", peers = []", "unknown field"),
     ] {
         let error = with(bad).unwrap_err().to_string();
+        assert!(error.contains(words), "{bad}: {error}");
+    }
+}
+
+#[test]
+pub(super) fn etcd_is_somewhere_and_is_not_asked_in_the_open() {
+    let with = |etcd: &str| Config::parse(&format!("{GOOD}[control]\netcd = {{ {etcd} }}\n"), "f.toml");
+    const GOOD_ONE: &str = "endpoints = [\"https://192.0.2.1:2379\"], host = \"h1\", tls = { ca = \"ca.pem\" }, \
+        user = { name = \"u\", password-file = \"p\" }, lease = \"5s\", grace = \"1min\"";
+    let config = with(GOOD_ONE).unwrap_or_else(|errors| panic!("{errors}"));
+    let again =
+        Config::parse(&config.to_toml().unwrap(), "again").unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(again.control, config.control);
+    let plain = "endpoints = [\"http://192.0.2.1:2379\"]";
+    assert!(with(plain).is_ok());
+    for (bad, words) in [
+        ("endpoints = []".to_owned(), "no endpoints"),
+        ("endpoints = [\"192.0.2.1:2379\"]".to_owned(), "no URL of a member"),
+        ("endpoints = [\"https://192.0.2.1:2379\"]".to_owned(), "https endpoints and no tls"),
+        (format!("{plain}, tls = {{ ca = \"ca.pem\" }}"), "anybody could read"),
+        (GOOD_ONE.replace("ca = \"ca.pem\"", "ca = \"ca.pem\", key = \"k\""), "give both"),
+        (format!("{plain}, prefix = \"/x\""), "does not end with /"),
+        (format!("{plain}, vteps = [\"224.0.0.1\"]"), "not a unicast address"),
+        (format!("{plain}, lease = \"500ms\""), "not whole seconds"),
+        (format!("{plain}, lease = \"20min\""), "not whole seconds"),
+        (format!("{plain}, grace = 30"), "has no unit"),
+        (format!("{plain}, host = \"a b\""), "is not a name"),
+        (format!("{plain}, hosts = []"), "unknown field"),
+    ] {
+        let error = with(&bad).unwrap_err().to_string();
         assert!(error.contains(words), "{bad}: {error}");
     }
 }

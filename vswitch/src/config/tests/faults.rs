@@ -233,6 +233,8 @@ fn every_fault_is_told_with_its_path_and_what_to_do() {
     bad::routing::routing_to_a_vnic_of_another_vpc();
     bad_networks::guard_pairs_are_of_stations_and_of_nobody_else();
     bad_networks::bum_vteps_of_a_vpc_are_other_hosts();
+    bad_networks::evpn_names_an_end_point_of_this_host();
+    bad_networks::etcd_is_somewhere_and_is_not_asked_in_the_open();
     bfd::bfd_speaks_from_an_address_that_no_other_uplink_has();
     bfd::bfd_that_cannot_work_is_refused();
     qos::dhtb_single_values_that_are_wrong();

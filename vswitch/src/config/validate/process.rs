@@ -71,18 +71,23 @@ fn etcd(checker: &mut Checker<'_>) {
     }
     if !etcd.prefix.ends_with('/') || etcd.prefix.len() > 256 {
         let message = format!(
-            "[control] etcd prefix {} does not end with /, or is longer than 256 characters",
+            "[control] etcd prefix {} does not end with /, or is longer than 256 characters; write one such as \"/vswitch/\"",
             quote(&etcd.prefix)
         );
         checker.fail("control.etcd.prefix", message);
     }
     if let Some(vtep) = etcd.vteps.iter().find(|vtep| !is_unicast(**vtep)) {
-        checker.fail("control.etcd.vteps", format!("[control] etcd vteps: {vtep} is not a unicast address"));
+        checker.fail(
+            "control.etcd.vteps",
+            format!(
+                "[control] etcd vteps: {vtep} is not a unicast address; name addresses of this host's uplinks"
+            ),
+        );
     }
     let (shortest, longest) = (EtcdConfig::SHORTEST_LEASE, EtcdConfig::LONGEST_LEASE);
     if !(shortest..=longest).contains(&etcd.lease) || etcd.lease.subsec_nanos() != 0 {
         let message = format!(
-            "[control] etcd lease is not whole seconds from {} to {}",
+            "[control] etcd lease is not whole seconds from {} to {}; write one such as \"10s\"",
             shortest.as_secs(),
             longest.as_secs()
         );
