@@ -63,6 +63,8 @@ impl Gobgpd {
         let config = self.dir.write("gobgpd.toml", &self.config).display().to_string();
         // By a socket, too, for the test, which is not in the namespace.
         let hosts = format!("{GRPC},unix://{}", self.socket());
+        // One that was killed left it there.
+        let _ = std::fs::remove_file(self.socket());
         let args = ["gobgpd", "-f", &config, "--api-hosts", &hosts, "--pprof-disable"];
         self.process = Some(netns.spawn("gobgpd", &args, &self.dir));
         wait_for("gobgpd to answer", START, || {

@@ -260,7 +260,7 @@ pub struct Container {
 }
 
 impl Host {
-    /// A host with a number of its own: VTEP 172.16.0.<number>.
+    /// A host with a number of its own: its VTEP is 172.16.0 and that number.
     #[track_caller]
     pub fn new(fabric: &Fabric, etcd: &Etcd, number: usize) -> Self {
         let netns = Netns::new(&format!("h{number}"));
@@ -336,17 +336,25 @@ impl Container {
 /// Where a switch says that an address is: "vtep ADDRESS" or "vnic NAME", if it knows it.
 #[track_caller]
 pub fn place(daemon: &Daemon, vni: u32, address: &str) -> Option<String> {
+    row(daemon, vni, address)?["where"].as_str().map(str::to_owned)
+}
+
+fn row(daemon: &Daemon, vni: u32, address: &str) -> Option<Value> {
     let shown = daemon.json("show vlt");
     let rows = shown["locations"].as_array().unwrap_or_else(|| panic!("no locations: {shown}")).iter();
     let mut found = rows.filter(|row| row["vni"] == vni && row["vip"] == address);
-    found.next().and_then(|row| row["where"].as_str()).map(str::to_owned)
+    found.next().cloned()
 }
 
-/// Waits until a switch says that an address is there, or nowhere.
+/// Waits until a switch says that an address is there, or nowhere; where it is behind a VTEP, until the way there is known.
 #[track_caller]
 pub fn wait_for_place(daemon: &Daemon, vni: u32, address: &str, wanted: Option<&str>, limit: Duration) {
     let what = format!("{address} in VNI {vni} to be at {wanted:?}");
-    wait_for(&what, limit, || (place(daemon, vni, address).as_deref() == wanted).then_some(()));
+    wait_for(&what, limit, || {
+        let known = row(daemon, vni, address);
+        let is_there = known.as_ref().and_then(|row| row["where"].as_str()) == wanted;
+        (is_there && known.is_none_or(|row| row["state"] != "resolving")).then_some(())
+    });
 }
 
 /// What a switch says of its control plane.

@@ -102,6 +102,9 @@ const LINES: &[(&str, &str)] = &[
         "set raw_encap 0 eth src is 02:00:00:00:00:01 dst is 02:00:00:00:00:02 type is 0x0800 / ipv4 proto is 17 ttl is 64 \
          src is 192.0.2.1 dst is 192.0.2.2 / udp src is 49152 dst is 4789 / vxlan vni is 7 / end_set",
     ),
+    ("show hosts", "show hosts"),
+    ("show control", "show control"),
+    ("show evpn", "show evpn"),
     ("show rdma devices", "show rdma devices"),
     ("show config", "show config"),
     ("config diff", "config diff CONFIG"),
@@ -114,6 +117,7 @@ const LINES: &[(&str, &str)] = &[
 /// Commands that this switch has nothing for; other scenarios show what they say. Their refusal must be the switch's own.
 const REFUSED: &[(&str, &str)] = &[
     ("show qp", "show qp red 0x11"),
+    ("cluster check", "cluster check"),
     ("rcft evict <vnic:name> <peer:ip>", "rcft evict red 10.0.0.2 0x11"),
     ("offload why", "offload why vnic red 10.0.0.1 10.0.0.2 tcp 1 2"),
     ("offload pin", "offload pin software vnic red 10.0.0.1 10.0.0.2 tcp 1 2"),

@@ -19,7 +19,7 @@ struct Hosts {
     daemons: [Daemon; 2],
     gobgpds: [Gobgpd; 2],
     tenants: [Tenant; 2],
-    _lab: Lab,
+    lab: Lab,
 }
 
 fn port(name: &str) -> String {
@@ -59,21 +59,26 @@ impl Hosts {
             Daemon::start_alone(&lab.host, &config(family.local_vtep(), near.vnic_on(&port("near")))),
             Daemon::start_alone(&lab.peer, &config(family.remote_vtep(), far(there.vnic_on(&port("far"))))),
         ];
-        Hosts { daemons, gobgpds, tenants: [near, there], _lab: lab }
+        Hosts { daemons, gobgpds, tenants: [near, there], lab }
     }
 
     /// Where a host says that an address, or a MAC address without one, is.
     fn place(&self, host: usize, is: impl Fn(&Value) -> bool) -> Value {
+        self.row(host, is)["where"].clone()
+    }
+
+    fn row(&self, host: usize, is: impl Fn(&Value) -> bool) -> Value {
         let shown = self.daemons[host].json("show vlt");
         let mut rows = shown["locations"].as_array().into_iter().flatten();
-        rows.find(|row| is(row)).map(|row| row["where"].clone()).unwrap_or_default()
+        rows.find(|row| is(row)).cloned().unwrap_or_default()
     }
 
     #[track_caller]
     fn await_address(&self, host: usize, ip: &str, place: &str) {
         wait_for(&format!("{ip} to be at {place}"), PATIENCE, || {
-            let known = self.place(host, |row| row["vip"] == ip);
-            (if place.is_empty() { known.is_null() } else { known == place }).then_some(())
+            let row = self.row(host, |row| row["vip"] == ip);
+            let is_there = row["where"] == place && row["state"] == "resolved";
+            (if place.is_empty() { row.is_null() } else { is_there }).then_some(())
         });
     }
 
@@ -142,6 +147,12 @@ fn evpn_switches_know_stations_by_their_mac_addresses_alone() {
         let place = hosts.place(0, |row| row["vip"] == "" && row["mac"] == pair::MACS[2]);
         (place == there).then_some(())
     });
+    // Somebody else to flood to: the last place of a list gets the packet itself, which is no copy.
+    let other = hosts.lab.cabled_tenant("other", "red", pair::MACS[1], &["10.0.0.9/24"]);
+    hosts.daemons[0].ctl(&format!(
+        "vnic add other vpc red mac {} vips 10.0.0.9 mtu 1450 port veth iface=other",
+        other.mac
+    ));
     hosts.tenants[1].netns.ip(&format!("addr add {UNKNOWN}/24 dev eth0"));
     traffic::ping(&hosts.tenants[0].netns, UNKNOWN, 100, 1);
     // It knows the MAC address now, and asks no more.
@@ -162,5 +173,6 @@ fn evpn_switches_know_stations_by_their_mac_addresses_alone() {
     let before = hosts.daemons[0].counters().get("fwd.copies");
     traffic::no_ping(&hosts.tenants[0].netns, UNKNOWN);
     assert_eq!(hosts.daemons[0].counters().get("fwd.copies"), before);
+    drop(other);
     hosts.stop();
 }

@@ -133,7 +133,7 @@ fn pattern(like: &[u8], fields: &[(ItemKind, usize, u8)]) -> Vec<Item> {
             0 => Item::any(kind),
             1 => Item::with(field, value),
             2 => Item::any(kind).masked(field, value, field.ones() & 0x0f0f),
-            _ => Item::any(kind).between(field, value.saturating_sub(1), value + 1),
+            _ => Item::any(kind).between(field, value.saturating_sub(1), (value + 1).min(field.ones())),
         });
     }
     items

@@ -93,6 +93,8 @@ fn evpn_frr_a_station_moves_here_and_back() {
         assert_eq!(site.place(STATION), "vnic twin", "what is configured here stays here");
         assert_eq!(site.evpn()["left"], round);
         site.daemon.ctl("vnic del twin");
+        // FRR has announced the MAC address alone so far.
+        site.speak();
         site.await_place(STATION, "vtep 172.16.0.2");
         traffic::ping(&site.near.netns, STATION, 100, 3);
     }
@@ -207,6 +209,10 @@ fn evpn_frr_prefixes_are_routed_both_ways() {
     wait_for("the other host to have ours", PATIENCE, || {
         let routes = site.lab.peer.ip("route show 10.9.0.0/24");
         routes.contains("via 172.16.0.1 dev br4000 proto bgp").then_some(())
+    });
+    wait_for("the first packet to get there", PATIENCE, || {
+        let ping = router.netns.try_run(&["ping", "-n", "-c", "1", "-W", "1", "10.8.0.1"]);
+        ping.status.success().then_some(())
     });
     traffic::ping(&router.netns, "10.8.0.1", 1000, 5);
     site.lab.peer.run(&["ping", "-n", "-c", "3", "-W", "3", "-I", "10.8.0.1", "10.9.0.1"]);
