@@ -13,6 +13,7 @@ use super::bridge::{self, Told};
 use super::places::{place, read, write};
 use super::refusal::Problem;
 use crate::config::LocationConfig;
+use crate::config::objects;
 pub(super) use crate::config::objects::location_id;
 
 /// An object as the config has it.
@@ -191,11 +192,7 @@ pub(super) fn difference(have: &Item, want: &Item) -> Result<String, Problem> {
 
 /// The VNI and address of a location's id.
 pub(super) fn location_of(id: &str) -> Result<(Vni, IpAddr), Problem> {
-    let parts = id.split_once(' ').and_then(|(vni, vip)| {
-        let vni = Vni::new(vni.parse().ok()?).ok()?;
-        Some((vni, vip.parse().ok()?))
-    });
-    parts.ok_or_else(|| {
+    objects::location_of(id).ok_or_else(|| {
         let message = format!("{id:?} is no location; write its VNI and its address, as in \"100 10.0.0.2\"");
         Problem::invalid("key.id", message)
     })

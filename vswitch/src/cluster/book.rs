@@ -45,13 +45,6 @@ pub struct News {
     pub members: BTreeMap<Vni, Vec<Arc<[IpAddr]>>>,
 }
 
-impl News {
-    /// True when nothing has changed.
-    pub fn is_empty(&self) -> bool {
-        self.stations.is_empty() && self.gone.is_empty() && self.members.is_empty()
-    }
-}
-
 /// Two hosts or more that claim one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contest {

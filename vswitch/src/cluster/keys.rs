@@ -10,6 +10,7 @@ use vswitch_api::v1;
 use wire::{MacAddr, Vni};
 
 use crate::config::Name;
+use crate::config::validate::is_unicast;
 
 /// The layout under the prefix; another one would live beside it.
 const LAYOUT: &str = "v1/";
@@ -122,7 +123,7 @@ pub fn vteps(texts: &[String]) -> Result<Arc<[IpAddr]>, String> {
         return Err(format!("it has {} VTEPs, not 1 to {MOST_VTEPS}", texts.len()));
     }
     let read = |text: &String| {
-        let address = text.parse::<IpAddr>().ok().filter(is_host);
+        let address = text.parse::<IpAddr>().ok().filter(|address| is_unicast(*address));
         address.ok_or_else(|| format!("VTEP {text:?} is not the address of one host"))
     };
     texts.iter().map(read).collect()
@@ -163,7 +164,7 @@ pub fn vnic(value: &[u8]) -> Result<Published, String> {
     let vip = |text: &String| {
         text.parse::<IpAddr>()
             .ok()
-            .filter(is_host)
+            .filter(|address| is_unicast(*address))
             .ok_or_else(|| format!("{text:?} is not the address of one station"))
     };
     let mut vips: Vec<IpAddr> = record.vips.iter().map(vip).collect::<Result<_, _>>()?;
@@ -185,11 +186,6 @@ impl Published {
         };
         record.encode_to_vec()
     }
-}
-
-fn is_host(address: &IpAddr) -> bool {
-    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
-    !(address.is_unspecified() || address.is_multicast() || address.is_loopback() || broadcast)
 }
 
 /// VTEPs of a host that others look at.

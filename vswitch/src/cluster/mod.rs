@@ -41,7 +41,7 @@ pub fn start(
     let Some(etcd) = &config.control.etcd else { return Ok(None) };
     let own = own_name(etcd).map_err(std::io::Error::other)?;
     let file = generations_file(state.unwrap_or(&config.api.socket));
-    let shared = Follower::status(etcd, &own);
+    let shared = Shared::new(etcd, &own);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (etcd, told) = (etcd.clone(), shared.clone());
     std::thread::Builder::new().name("etcd".into()).spawn(move || {

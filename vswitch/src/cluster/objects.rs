@@ -21,13 +21,18 @@ pub struct Objects {
     said: BTreeMap<String, Said>,
     /// Objects that the switch does not have as they are said, or has and nobody says any more.
     due: BTreeSet<(i32, String)>,
+    /// Those that the switch refused.
+    refused: BTreeSet<(i32, String)>,
     /// What is wrong with keys.
     faults: BTreeMap<String, String>,
+    /// Something was said, refused or done since it was last asked.
+    news: bool,
 }
 
 impl Objects {
     /// A key has a value, or none any more.
     pub fn hear(&mut self, key: &str, value: Option<&[u8]>) {
+        self.news = true;
         self.faults.remove(key);
         let said = value.and_then(|value| match read(value) {
             Ok(said) => Some(said),
@@ -42,6 +47,8 @@ impl Objects {
             None => self.said.remove(key),
         };
         if before != said {
+            // It may be what others wait for.
+            self.try_again();
             for said in before.into_iter().chain(said) {
                 self.due.insert((said.kind.into(), said.id));
             }
@@ -92,27 +99,32 @@ impl Objects {
         due.iter().filter_map(step).collect()
     }
 
-    /// The switch did not do what was due: it is due again, and the fault is told.
+    /// The switch did not do what was due, and the fault is told. It is due when it is [tried again](Self::try_again).
     pub fn refused(&mut self, key: &str, change: &Followed, why: String) {
         match change {
             Followed::Is(_) => {
                 if let Some(said) = self.said.get(key) {
-                    self.due.insert((said.kind.into(), said.id.clone()));
+                    self.refused.insert((said.kind.into(), said.id.clone()));
                 }
             }
-            Followed::Gone(kind, id) => drop(self.due.insert(((*kind).into(), id.clone()))),
+            Followed::Gone(kind, id) => drop(self.refused.insert(((*kind).into(), id.clone()))),
         }
-        self.faults.insert(key.to_owned(), why);
+        self.news |= self.faults.insert(key.to_owned(), why.clone()).is_none_or(|before| before != why);
+    }
+
+    /// What was refused is due: something has changed.
+    pub fn try_again(&mut self) {
+        self.due.append(&mut self.refused);
+    }
+
+    /// True when there is something else to tell than the last time this was asked.
+    pub fn is_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
     }
 
     /// The switch did what was due.
     pub fn done(&mut self, key: &str) {
-        self.faults.remove(key);
-    }
-
-    /// True when something is due.
-    pub fn is_due(&self) -> bool {
-        !self.due.is_empty()
+        self.news |= self.faults.remove(key).is_some();
     }
 
     /// What is wrong, by key.
@@ -150,9 +162,11 @@ mod tests {
         // The same, as protobuf has it.
         let Followed::Is(object) = &due[0].1 else { panic!() };
         objects.hear("k/1", Some(&object.encode_to_vec()));
-        assert!(!objects.is_due());
-        // What was refused is tried again.
+        assert!(objects.due().is_empty());
+        // What was refused is tried again when something has changed, and not before.
         objects.refused("k/1", &due[0].1, "no".into());
+        assert_eq!((objects.due().len(), objects.faults().len()), (0, 1));
+        objects.try_again();
         assert_eq!((objects.due().len(), objects.faults().len()), (1, 1));
         objects.done("k/1");
         objects.hear_all(std::iter::empty());
@@ -187,7 +201,7 @@ mod tests {
             objects.hear(key, Some(value));
             assert!(objects.faults().contains_key(key), "{key}");
         }
-        assert!(!objects.is_due());
+        assert!(objects.due().is_empty());
         assert!(objects.faults()["port"].contains("of one host"), "{:?}", objects.faults());
     }
 }

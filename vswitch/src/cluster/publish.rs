@@ -9,6 +9,7 @@ use wire::Vni;
 
 use super::keys::Published;
 use crate::config::{Config, Name, RouteTargetConfig, UplinkConfig, VpcConfig};
+use crate::topology::paths::is_shared;
 
 /// What a host says.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -88,8 +89,8 @@ fn tunnel_sources(uplinks: &[UplinkConfig]) -> Vec<IpAddr> {
                 .collect::<Vec<_>>()
         };
         let lists: Vec<Vec<IpAddr>> = uplinks.iter().map(of).collect();
-        let shared = |address: &IpAddr| lists.iter().filter(|list| list.contains(address)).count() > 1;
-        let mut found: Vec<IpAddr> = lists.iter().flatten().copied().filter(shared).collect();
+        let all = lists.iter().flatten().copied();
+        let mut found: Vec<IpAddr> = all.filter(|&address| is_shared(uplinks, address)).collect();
         if found.is_empty() {
             found = lists.iter().filter_map(|list| list.first().copied()).collect();
         }

@@ -85,19 +85,17 @@ impl Mine {
         self.host = None;
     }
 
-    /// A key went at a revision; true when this host had put it before that, and did not take it back.
-    pub fn lost(&mut self, own: &Own, revision: i64) -> bool {
+    /// A key went at a revision: where this host had put it before that, and did not take it back, it is published again.
+    pub fn lost(&mut self, own: &Own, revision: i64) {
         let was_put = |put: i64| put < revision;
         match own {
-            Own::Host => self.host.take_if(|had| was_put(had.revision)).is_some(),
-            Own::Member(vni) => {
-                let lost = self.members.get(vni).is_some_and(|had| was_put(had.revision));
-                lost && self.members.remove(vni).is_some()
-            }
+            Own::Host => drop(self.host.take_if(|had| was_put(had.revision))),
+            Own::Member(vni) => self.members.retain(|of, had| of != vni || !was_put(had.revision)),
             Own::Vnic(vni, vnic) => {
                 let key = (*vni, vnic.clone());
-                let lost = self.vnics.get(&key).is_some_and(|had| was_put(had.revision));
-                lost && self.vnics.remove(&key).is_some()
+                if self.vnics.get(&key).is_some_and(|had| was_put(had.revision)) {
+                    self.vnics.remove(&key);
+                }
             }
         }
     }

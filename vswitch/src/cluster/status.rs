@@ -8,17 +8,10 @@ use vswitch_api::v1;
 use wire::Vni;
 
 use super::book::Seen;
-use crate::config::Name;
+use crate::config::{EtcdConfig, Name};
 
 /// Faults that are kept; one more is counted in its kind by nobody.
 const MOST_FAULTS: usize = 256;
-
-/// Something that is not as it should be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    pub kind: &'static str,
-    pub text: String,
-}
 
 /// A host of the cluster.
 #[derive(Clone, Debug, Default)]
@@ -66,8 +59,32 @@ pub struct Shared(Arc<Mutex<Status>>);
 
 impl Shared {
     /// That of a client that has not begun.
-    pub fn new(status: Status) -> Self {
-        Self(Arc::new(Mutex::new(status)))
+    pub fn new(config: &EtcdConfig, own: &Name) -> Self {
+        Self(Arc::new(Mutex::new(Status {
+            own: own.clone(),
+            prefix: config.prefix.clone(),
+            endpoints: config.endpoints.clone(),
+            lease_time: config.lease,
+            endpoint: None,
+            since: Instant::now(),
+            revision: 0,
+            newest: 0,
+            lag: Duration::ZERO,
+            longest_lag: Duration::ZERO,
+            lease: None,
+            renewed: None,
+            published: 0,
+            networks: BTreeSet::new(),
+            vnics: 0,
+            addresses: 0,
+            objects: 0,
+            events: 0,
+            connections: 0,
+            resyncs: 0,
+            last_error: None,
+            hosts: BTreeMap::new(),
+            faults: BTreeMap::new(),
+        })))
     }
 
     /// The status, to read or write; nobody holds it for longer than that.

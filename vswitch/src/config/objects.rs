@@ -1,9 +1,11 @@
 //! The objects of a config, by what tells each from all others, and which of them a config file names.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 
 use serde::Serialize;
 use toml::{Table, Value};
+use wire::Vni;
 
 use super::document::Document;
 use super::merge::Source;
@@ -15,6 +17,12 @@ pub type ObjectId = (String, String);
 /// The id of a location.
 pub fn location_id(location: &LocationConfig) -> String {
     format!("{} {}", location.vni, location.vip)
+}
+
+/// The network and address of a location by its id.
+pub fn location_of(id: &str) -> Option<(Vni, IpAddr)> {
+    let (vni, vip) = id.split_once(' ')?;
+    Some((Vni::new(vni.parse().ok()?).ok()?, vip.parse().ok()?))
 }
 
 /// The id of a subnet.

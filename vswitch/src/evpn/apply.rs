@@ -13,6 +13,7 @@ use pipelines::snapshot::Snapshot;
 use wire::{MacAddr, Vni};
 
 use super::book::{Book, Dirty, Lead};
+use crate::config::objects::{location_id, location_of};
 use crate::config::{Config, GatewayConfig, LocationConfig, Name, RouteTargetConfig, VpcConfig, VpcRoute};
 use crate::controller::Controller;
 use crate::state::owners::Owner;
@@ -62,14 +63,13 @@ impl View {
     pub fn owned(&self) -> Dirty {
         let mut owned = Dirty::default();
         for ((section, id), owner) in self.ownership.at_run_time.iter() {
-            let Some((first, second)) = id.split_once(' ').filter(|_| owner == Owner::Evpn) else { continue };
             match section.as_str() {
+                _ if owner != Owner::Evpn => {}
                 "location" => {
-                    if let (Ok(vni), Ok(ip)) = (first.parse(), second.parse()) {
-                        owned.addresses.insert((vni, ip));
-                    }
+                    owned.addresses.extend(location_of(id).map(|(vni, ip)| (vni.get(), ip)));
                 }
                 "route" => {
+                    let Some((first, second)) = id.split_once(' ') else { continue };
                     let vpc = self.config.vpcs.iter().find(|vpc| vpc.name.as_str() == first);
                     if let (Some(vpc), Ok(to)) = (vpc, second.parse()) {
                         owned.prefixes.insert((vpc.vni.get(), to));
@@ -200,8 +200,7 @@ impl Applier {
         let known = view.location(vni, ip);
         let Ok(of) = Vni::new(vni) else { return };
         if let Some(known) = known {
-            let is_ours =
-                view.ownership.of("location", &crate::config::objects::location_id(known)) == Owner::Evpn;
+            let is_ours = view.ownership.of("location", &location_id(known)) == Owner::Evpn;
             match wanted {
                 _ if !is_ours => {
                     if wanted.is_some() {

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use wire::{MacAddr, Vni};
 
 use super::{Switch, SwitchError};
-use crate::config::objects::location_id;
+use crate::config::objects::{location_id, location_of};
 use crate::config::{LocationConfig, Name};
 use crate::state::change::Change;
 use crate::state::owners::Owner;
@@ -51,7 +51,8 @@ impl Switch {
     /// What was refused.
     ///
     /// # Errors
-    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`], or the flood lists do not fit: then the
+    /// locations are in force.
     pub fn follow(&mut self, owner: Owner, heard: Heard) -> Result<Vec<Refused>, SwitchError> {
         let Heard { come, gone, members } = heard;
         let (come, mut refused) = self.own_and_new(owner, come);
@@ -87,13 +88,14 @@ impl Switch {
             let snapshot = self.topology.commit();
             self.hand_out(&before, &snapshot)?;
         }
-        other_lists?;
         if changed {
             let id = |location: &LocationConfig| ("location".to_owned(), location_id(location));
             taken.iter().for_each(|location| self.owners.set(id(location), owner));
             ended.iter().for_each(|location| self.owners.set(id(location), Owner::Api));
             self.save_change(|| Ok(Change::default().and_without(ended).and_with(&taken)?))?;
         }
+        // What came is in force, and whose it is is known, also where the flood lists did not fit.
+        other_lists?;
         Ok(refused)
     }
 
@@ -145,10 +147,9 @@ impl Switch {
         Ok(refused)
     }
 
-    /// The addresses of an owner's locations.
+    /// The addresses of the locations of an owner that is neither the file nor the API.
     pub fn locations_by(&self, owner: Owner) -> Vec<(Vni, IpAddr)> {
-        let ownership = self.ownership();
-        let of_owner = |location: &&LocationConfig| ownership.of("location", &location_id(location)) == owner;
-        self.topology.locations().filter(of_owner).map(|location| (location.vni, location.vip)).collect()
+        let noted = self.owners.iter().filter(|((section, _), of)| *of == owner && section == "location");
+        noted.filter_map(|((_, id), _)| location_of(id)).collect()
     }
 }

@@ -50,12 +50,24 @@ impl Topology {
                     Err(error) => drop(refused.insert(at, error)),
                 }
             }
-            flooding.retain(|&vpc| topology.draft.next.vpc(vpc).is_some_and(|vpc| vpc.flood));
-            flooding.into_iter().try_for_each(|vpc| topology.rebuild_routes_of(config, vpc))?;
-            topology.rebuild_vteps(config);
-            Ok(())
+            topology.rebuild_flood_lists(config, &flooding)
         })?;
         Ok(refused)
+    }
+
+    /// Makes the lists anew of those of some networks that flood, after places behind VTEPs came or went, and which VTEPs are heard.
+    pub(super) fn rebuild_flood_lists(
+        &mut self,
+        config: &Config,
+        vpcs: &BTreeSet<u32>,
+    ) -> Result<(), TopologyError> {
+        for &vpc in vpcs {
+            if self.draft.next.vpc(vpc).is_some_and(|vpc| vpc.flood) {
+                self.rebuild_routes_of(config, vpc)?;
+            }
+        }
+        self.rebuild_vteps(config);
+        Ok(())
     }
 
     /// The VTEPs of other hosts that take part in networks, besides those that locations are behind: of each VNI that is named, these

@@ -43,9 +43,9 @@ pub struct TunnelPaths {
 }
 
 /// True for an address that a second uplink has, too: their common VTEP address.
-pub fn is_shared(uplinks: &[(u16, UplinkConfig)], address: IpAddr) -> bool {
-    let has = |(_, uplink): &&(u16, UplinkConfig)| uplink.addresses.iter().any(|net| net.addr() == address);
-    uplinks.iter().filter(has).nth(1).is_some()
+pub fn is_shared<'u>(uplinks: impl IntoIterator<Item = &'u UplinkConfig>, address: IpAddr) -> bool {
+    let has = |uplink: &&UplinkConfig| uplink.addresses.iter().any(|net| net.addr() == address);
+    uplinks.into_iter().filter(has).nth(1).is_some()
 }
 
 /// What a route says, before routes are compared.
@@ -62,11 +62,12 @@ struct Candidate {
 /// one's are left out: nobody at the other end would know them.
 pub fn paths(uplinks: &[(u16, UplinkConfig)], destination: IpAddr) -> Option<TunnelPaths> {
     let mut found: Vec<Candidate> = Vec::new();
+    let all = || uplinks.iter().map(|(_, uplink)| uplink);
     for (index, uplink) in uplinks {
         let own = || uplink.addresses.iter().filter(|net| net.addr().is_ipv4() == destination.is_ipv4());
         let connected = |address: IpAddr| own().find(|net| net.contains(&address));
         // The same of all uplinks that have it, in whichever order they list theirs.
-        let shared = own().map(IpNet::addr).filter(|&address| is_shared(uplinks, address)).min();
+        let shared = own().map(IpNet::addr).filter(|&address| is_shared(all(), address)).min();
         let Some(first) = own().next().map(IpNet::addr) else { continue };
         let routes = uplink.routes.iter().map(|route| (route.to, route.via));
         let default = |via: &IpAddr| {

@@ -54,10 +54,7 @@ impl Topology {
                     Err(error) => drop(refused.insert((vni, mac), error)),
                 }
             }
-            flooding.retain(|&vpc| topology.draft.next.vpc(vpc).is_some_and(|vpc| vpc.flood));
-            flooding.into_iter().try_for_each(|vpc| topology.rebuild_routes_of(config, vpc))?;
-            topology.rebuild_vteps(config);
-            Ok(())
+            topology.rebuild_flood_lists(config, &flooding)
         })?;
         Ok(refused)
     }

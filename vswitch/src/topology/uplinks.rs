@@ -113,7 +113,8 @@ impl Topology {
             let row = self.draft.next.uplink(*index);
             let addresses = uplink.addresses.iter().map(IpNet::addr);
             let spoken = addresses.filter(move |&address| row.is_some_and(|row| row.answers_for(address)));
-            spoken.filter(|&address| is_shared(uplinks, address)).map(|address| (*index, address))
+            let all = || uplinks.iter().map(|(_, uplink)| uplink);
+            spoken.filter(move |&address| is_shared(all(), address)).map(|address| (*index, address))
         })
     }
 

@@ -101,7 +101,7 @@ impl Checker<'_> {
 }
 
 /// An address that one host can have: neither unspecified, loopback, multicast nor broadcast.
-fn is_unicast(ip: IpAddr) -> bool {
+pub fn is_unicast(ip: IpAddr) -> bool {
     let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
     !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || broadcast)
 }

@@ -1,0 +1,206 @@
+//! What control and the operator are told: where stations are, objects of the config, and what is wrong.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use wire::Vni;
+
+use super::{Failure, Follower};
+use crate::api;
+use crate::cluster::apply;
+use crate::cluster::book::Seen;
+use crate::state::owners::Owner;
+
+/// Addresses that control takes in at once.
+const BATCH: usize = 4096;
+/// Two hosts that claim one address with one MAC address for so long are told: before, a machine may be on its way.
+const ON_ITS_WAY: Duration = Duration::from_secs(5);
+/// After control refused everything.
+const REFUSED: Duration = Duration::from_secs(1);
+
+impl Follower {
+    /// What the switch has from etcd since before this process: what etcd says otherwise is so at once, and what it does not say stays for the
+    /// grace, for its hosts may be about to say it again.
+    pub(super) async fn adopt(&mut self) -> Result<(), Failure> {
+        let (locations, objects) = self
+            .asker
+            .ask("a look at what came from etcd", |controller| {
+                (controller.switch.locations_by(Owner::Etcd), api::shared_by(&controller.switch, Owner::Etcd))
+            })
+            .await?;
+        objects.into_iter().for_each(|(kind, id)| self.objects.ask(kind, id));
+        let mut orphans = Vec::new();
+        for (vni, vip) in locations {
+            match self.wanted.networks.contains(&vni) && self.book.station(vni, vip).is_none() {
+                true => orphans.push((vni, vip)),
+                false => self.book.ask(vni, vip),
+            }
+        }
+        if !orphans.is_empty() {
+            self.orphans = Some((Instant::now() + self.config.grace, orphans));
+        }
+        Ok(())
+    }
+
+    /// Has the switch take in what changed for it.
+    pub(super) async fn tell(&mut self, arrived: Instant) -> Result<(), Failure> {
+        if self.asked_again.is_some_and(|at| Instant::now() < at) {
+            return Ok(());
+        }
+        self.asked_again = None;
+        let mut told = false;
+        while self.book.has_news() {
+            let news = self.book.take(BATCH, Instant::now());
+            let subjects: Vec<(Vni, IpAddr)> = news
+                .stations
+                .iter()
+                .map(|station| (station.vni, station.vip))
+                .chain(news.gone.iter().copied())
+                .collect();
+            let members: Vec<Vni> = news.members.keys().copied().collect();
+            let answer = self
+                .asker
+                .ask("taking in what other hosts say", move |controller| {
+                    apply::take_in(&mut controller.switch, news)
+                })
+                .await?;
+            told = true;
+            let mut status = self.shared.lock();
+            match answer {
+                Ok(refused) => {
+                    if status.faults.keys().any(|(kind, _)| *kind == "refused") {
+                        subjects
+                            .iter()
+                            .for_each(|(vni, vip)| status.mend("refused", &format!("{vip} in VNI {vni}")));
+                    }
+                    status.mend("refused", "all");
+                    for refused in refused {
+                        status.fault(
+                            "refused",
+                            format!("{} in VNI {}", refused.vip, refused.vni),
+                            refused.why,
+                        );
+                    }
+                }
+                Err(why) => {
+                    status.fault("refused", "all".into(), why);
+                    drop(status);
+                    subjects.into_iter().for_each(|(vni, vip)| self.book.ask(vni, vip));
+                    members.into_iter().for_each(|vni| self.book.regroup(vni));
+                    self.asked_again = Some(Instant::now() + REFUSED);
+                    break;
+                }
+            }
+        }
+        let mut status = self.shared.lock();
+        if told {
+            status.lag = arrived.elapsed();
+            status.longest_lag = status.longest_lag.max(status.lag);
+        }
+        Ok(())
+    }
+
+    /// Has the switch have the objects that are said.
+    pub(super) async fn objects_to_control(&mut self) -> Result<(), Failure> {
+        let due = self.objects.due();
+        if !due.is_empty() {
+            let changes: Vec<_> = due.iter().map(|(_, change)| change.clone()).collect();
+            let refused = self
+                .asker
+                .ask("taking in objects of the config", move |controller| {
+                    apply::carry_out(&mut controller.switch, &changes)
+                })
+                .await?;
+            for ((key, change), why) in due.iter().zip(refused) {
+                match why {
+                    Some(why) => self.objects.refused(key, change, why),
+                    None => self.objects.done(key),
+                }
+            }
+        }
+        if !self.objects.is_news() {
+            return Ok(());
+        }
+        let mut status = self.shared.lock();
+        status.objects = self.objects.count();
+        status.faults.retain(|(kind, _), _| *kind != "object");
+        for (key, why) in self.objects.faults() {
+            status.fault("object", key.clone(), why.clone());
+        }
+        Ok(())
+    }
+
+    /// What time brings.
+    pub(super) async fn turn(&mut self) -> Result<(), Failure> {
+        let now = Instant::now();
+        self.book.tick(now);
+        if let Some((_, orphans)) = self.orphans.take_if(|(until, _)| *until <= now) {
+            orphans.into_iter().for_each(|(vni, vip)| self.book.ask(vni, vip));
+        }
+        self.tell(now).await?;
+        if std::mem::take(&mut self.stirred) {
+            self.objects.try_again();
+            self.objects_to_control().await?;
+        }
+        self.tell_contests(now).await;
+        let mut status = self.shared.lock();
+        if std::mem::take(&mut self.hosts_changed) {
+            let mut seen = self.book.hosts();
+            seen.remove(&self.own);
+            status.hosts.retain(|name, host| host.record.is_some() || seen.contains_key(name));
+            status.hosts.values_mut().for_each(|host| host.seen = Seen::default());
+            for (name, seen) in seen {
+                let host = status.hosts.entry(name).or_default();
+                host.seen = seen;
+            }
+            status.networks.clone_from(&self.wanted.networks);
+            (status.vnics, status.addresses) = self.book.size();
+        }
+        Ok(())
+    }
+
+    /// Tells that two hosts claim one address, where this one is among them.
+    async fn tell_contests(&mut self, now: Instant) {
+        let mut told = BTreeSet::new();
+        let mut news = Vec::new();
+        {
+            let mut status = self.shared.lock();
+            status.faults.retain(|(kind, _), _| *kind != "claimed-twice");
+            for (&(vni, vip), contest) in self.book.contests() {
+                let others = contest.others.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                let text = format!(
+                    "{vip} in VNI {vni} is claimed by host {}, which has it as the later one, and by {others}: remove the vNIC on one of them",
+                    contest.winner
+                );
+                status.fault("claimed-twice", format!("{vip} in VNI {vni}"), text.clone());
+                let concerns = contest.winner == self.own || contest.others.contains(&self.own);
+                if concerns
+                    && (!contest.same_mac || now.saturating_duration_since(contest.since) >= ON_ITS_WAY)
+                {
+                    told.insert((vni, vip));
+                    if !self.contests_told.contains(&(vni, vip)) {
+                        news.push((
+                            text,
+                            json!({ "vni": vni.get(), "vip": vip, "winner": contest.winner.as_str() }),
+                        ));
+                    }
+                }
+            }
+        }
+        self.contests_told = told;
+        for (text, facts) in news.into_iter().take(16) {
+            tracing::warn!("{text}");
+            self.note("claimed-twice", text, facts).await;
+        }
+    }
+
+    /// Tells an event.
+    pub(super) async fn note(&self, kind: &'static str, text: String, facts: serde_json::Value) {
+        let _ = self
+            .asker
+            .ask("telling an event", move |controller| controller.switch.note(kind, text, facts))
+            .await;
+    }
+}
