@@ -1,7 +1,7 @@
 //! BGP speakers of others: gobgpd, as it runs beside the switch, and zebra with bgpd of FRR, as Debian has them: private copies in
 //! namespaces, with folders and sockets of their own. The machine's own services, if there are any, are never touched.
 
-use crate::{Netns, Process, Workdir, process, wait_for};
+use crate::{Netns, Process, Workdir, frr, process, wait_for};
 use prost::{Message, Name};
 use prost_types::Any;
 use serde_json::Value;
@@ -11,18 +11,11 @@ use vswitch_api::gobgp;
 pub use vswitch_api::gobgp::Path;
 use vswitch_api::gobgp::gobgp_api_client::GobgpApiClient;
 
-const FRR: &str = "/usr/lib/frr";
-const USER: &str = "frr";
 const START: Duration = Duration::from_secs(20);
 /// The AS number of everybody.
 pub const ASN: u32 = 65000;
 /// Where gobgpd's gRPC interface is, in its namespace.
 pub const GRPC: &str = "127.0.0.1:50051";
-
-/// It forgets who started it when it changes its user, so that it would outlive a test that is killed: its process namespace
-/// does not.
-const IN_NAMESPACE: [&str; 8] =
-    ["unshare", "--pid", "--fork", "--kill-child=KILL", "sh", "-c", "\"$@\"; exit $?", "sh"];
 
 /// A running gobgpd.
 #[derive(Debug)]
@@ -184,46 +177,17 @@ impl Frr {
         );
         dir.write("zebra.conf", zebra);
         dir.write("bgpd.conf", &bgp);
-        // They give up being root before they make their sockets.
-        let path = dir.path().display().to_string();
-        process::run(&["chown", "-R", &format!("{USER}:{USER}"), &path]);
-        let zebra = Self::launch(netns, &dir, "zebra", &[]);
-        let mut frr = Frr { zebra, bgpd: None, dir };
+        frr::give_away(&dir);
+        let zebra = frr::launch(netns, &dir, "zebra", &[]);
+        let mut started = Frr { zebra, bgpd: None, dir };
         wait_for("zebra to answer", START, || {
-            if let Some(status) = frr.zebra.exited() {
-                panic!("zebra ended at start ({status}):\n{}", frr.zebra.output());
+            if let Some(status) = started.zebra.exited() {
+                panic!("zebra ended at start ({status}):\n{}", started.zebra.output());
             }
-            frr.try_vtysh("zebra", &["show version"])
+            started.try_vtysh("zebra", &["show version"])
         });
-        frr.again(netns);
-        frr
-    }
-
-    fn launch(netns: &Netns, dir: &Workdir, program: &str, more: &[&str]) -> Process {
-        let at = |name: &str| dir.path().join(name).display().to_string();
-        let (path, binary) = (dir.path().display().to_string(), format!("{FRR}/{program}"));
-        let (pid, config) = (at(&format!("{program}.pid")), at(&format!("{program}.conf")));
-        let zserv = at("zserv.sock");
-        let args = [
-            &binary,
-            "--user",
-            USER,
-            "--group",
-            USER,
-            "--vty_socket",
-            &path,
-            "-i",
-            &pid,
-            "-z",
-            &zserv,
-            "-P",
-            "0",
-            "-f",
-            &config,
-            "--log",
-            "stdout",
-        ];
-        netns.spawn(program, &[&IN_NAMESPACE[..], &args[..], more].concat(), dir)
+        started.again(netns);
+        started
     }
 
     /// Kills bgpd, which says nothing to anybody.
@@ -235,7 +199,7 @@ impl Frr {
     #[track_caller]
     pub fn again(&mut self, netns: &Netns) {
         self.kill_bgpd();
-        self.bgpd = Some(Self::launch(netns, &self.dir, "bgpd", &[]));
+        self.bgpd = Some(frr::launch(netns, &self.dir, "bgpd", &[]));
         wait_for("bgpd to answer", START, || {
             let bgpd = self.bgpd.as_mut()?;
             if let Some(status) = bgpd.exited() {
@@ -246,11 +210,7 @@ impl Frr {
     }
 
     fn try_vtysh(&self, daemon: &str, commands: &[&str]) -> Option<String> {
-        let path = self.dir.path().display().to_string();
-        let mut args = vec!["vtysh", "--vty_socket", &path, "-d", daemon];
-        commands.iter().for_each(|command| args.extend(["-c", command]));
-        let output = process::try_run(&args);
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+        frr::try_vtysh(&self.dir, daemon, commands)
     }
 
     /// Runs commands of a daemon's console, one after another.

@@ -5,6 +5,7 @@
 //!                     └── mgmt0 ── mgmt (bridge, etcd 10.99.0.254) ── mgmt0 ──┘
 //! ```
 
+use crate::tls::Authority;
 use crate::{Daemon, Netns, Process, Workdir, lab, netns, process, wait_for};
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -23,56 +24,20 @@ pub struct Etcd {
     /// The management network; hosts are cabled to its bridge.
     pub netns: Netns,
     members: Vec<Option<Process>>,
-    secure: Option<Certificates>,
+    secure: Option<Authority>,
     /// `user:password` of whoever asks by `etcdctl`.
     pub user: Option<String>,
     dir: Workdir,
 }
 
-/// Files of an authority, of etcd and of its clients.
-#[derive(Debug)]
-pub struct Certificates(Workdir);
-
-impl Certificates {
-    /// An authority, a certificate of etcd for the address of the management network, and one of a client.
-    #[track_caller]
-    pub fn new() -> Self {
-        let made = Self(Workdir::new("etcd-tls"));
-        made.openssl(
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca \
-             -addext basicConstraints=critical,CA:TRUE",
-        );
-        // A member is a client of the others, too.
-        made.sign("etcd", &format!("IP:{ADDRESS}"));
-        made.sign("client", "DNS:host.test");
-        made
-    }
-
-    fn openssl(&self, line: &str) {
-        let command = format!("cd {} && openssl {line} 2>&1", self.0.path().display());
-        process::run(&["bash", "-c", &command]);
-    }
-
-    fn sign(&self, name: &str, subject: &str) {
-        self.0.write(&format!("{name}.ext"), &format!("subjectAltName = {subject}\n"));
-        self.openssl(&format!(
-            "req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout {name}.key -out {name}.csr -subj /CN={name}"
-        ));
-        self.openssl(&format!(
-            "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out {name}.pem -days 2 -extfile {name}.ext"
-        ));
-    }
-
-    /// The path of one of its files.
-    pub fn path(&self, name: &str) -> String {
-        self.0.path().join(name).display().to_string()
-    }
-}
-
-impl Default for Certificates {
-    fn default() -> Self {
-        Self::new()
-    }
+/// An authority, a certificate of etcd for the address of the management network, and one of a client.
+#[track_caller]
+pub fn certificates() -> Authority {
+    let made = Authority::new(&["ca"]);
+    // A member is a client of the others, too.
+    made.sign("etcd", "ca", &format!("IP:{ADDRESS}"), "-days 2");
+    made.sign("client", "ca", "DNS:host.test", "-days 2");
+    made
 }
 
 impl Etcd {
@@ -84,7 +49,7 @@ impl Etcd {
 
     /// So many members, by TLS where there are certificates: clients have to have one.
     #[track_caller]
-    pub fn start_members(count: usize, secure: Option<Certificates>) -> Self {
+    pub fn start_members(count: usize, secure: Option<Authority>) -> Self {
         let netns = Netns::new("mgmt");
         netns.ip("link add bridge type bridge mcast_snooping 0");
         netns.ip(&format!("addr add {ADDRESS}/24 dev bridge"));
@@ -137,9 +102,9 @@ impl Etcd {
                 let _ = write!(
                     command,
                     " --{kind}cert-file {} --{kind}key-file {} --{kind}trusted-ca-file {} --{kind}client-cert-auth",
-                    files.path("etcd.pem"),
-                    files.path("etcd.key"),
-                    files.path("ca.pem"),
+                    files.path("etcd.pem").display(),
+                    files.path("etcd.key").display(),
+                    files.path("ca.pem").display(),
                 );
             }
         }
@@ -163,10 +128,9 @@ impl Etcd {
         let endpoints: Vec<String> = running.map(|(member, _)| self.endpoint(member)).collect();
         let endpoints = endpoints.join(",");
         let mut words = vec!["env", "ETCDCTL_API=3", "etcdctl", "--endpoints", &endpoints];
-        let files = self
-            .secure
-            .as_ref()
-            .map(|files| ["ca.pem", "client.pem", "client.key"].map(|name| files.path(name)));
+        let files = self.secure.as_ref().map(|files| {
+            ["ca.pem", "client.pem", "client.key"].map(|name| files.path(name).display().to_string())
+        });
         if let Some([ca, certificate, key]) = &files {
             words.extend(["--cacert", ca, "--cert", certificate, "--key", key]);
         }
@@ -197,7 +161,7 @@ impl Etcd {
         let endpoints: Vec<String> =
             (0..self.members.len()).map(|member| format!("\"{}\"", self.endpoint(member))).collect();
         let tls = self.secure.as_ref().map(|files| {
-            let path = |name: &str| files.path(name);
+            let path = |name: &str| files.path(name).display().to_string();
             format!(
                 ", tls = {{ ca = \"{}\", certificate = \"{}\", key = \"{}\" }}",
                 path("ca.pem"),

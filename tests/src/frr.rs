@@ -1,13 +1,61 @@
-//! bfdd of FRR, as Debian has it, as the other end of BFD sessions: a private copy in a namespace, with folders and sockets of
-//! its own. The machine's own FRR service, if there is one, is never touched.
+//! Daemons of FRR, as Debian has them: private copies in namespaces, with folders and sockets of their own. The machine's own FRR
+//! service, if there is one, is never touched. Here is what they have in common, and bfdd as the other end of BFD sessions.
 
 use crate::{Netns, Process, Workdir, process, wait_for};
 use serde_json::Value;
 use std::time::Duration;
 
-const BFDD: &str = "/usr/lib/frr/bfdd";
+const FRR: &str = "/usr/lib/frr";
 const USER: &str = "frr";
 const START: Duration = Duration::from_secs(10);
+
+/// It forgets who started it when it changes its user, so that it would outlive a test that is killed: its process namespace
+/// does not.
+const IN_NAMESPACE: [&str; 8] =
+    ["unshare", "--pid", "--fork", "--kill-child=KILL", "sh", "-c", "\"$@\"; exit $?", "sh"];
+
+/// Gives a folder to FRR's user: daemons give up being root before they make their sockets.
+#[track_caller]
+pub(crate) fn give_away(dir: &Workdir) {
+    process::run(&["chown", "-R", &format!("{USER}:{USER}"), &dir.path().display().to_string()]);
+}
+
+/// Starts a daemon in a namespace, on the config `<program>.conf` of a folder.
+pub(crate) fn launch(netns: &Netns, dir: &Workdir, program: &str, more: &[&str]) -> Process {
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (path, binary) = (dir.path().display().to_string(), format!("{FRR}/{program}"));
+    let (pid, config) = (at(&format!("{program}.pid")), at(&format!("{program}.conf")));
+    let zserv = at("zserv.sock");
+    let args = [
+        &binary,
+        "--user",
+        USER,
+        "--group",
+        USER,
+        "--vty_socket",
+        &path,
+        "-i",
+        &pid,
+        "-z",
+        &zserv,
+        "-P",
+        "0",
+        "-f",
+        &config,
+        "--log",
+        "stdout",
+    ];
+    netns.spawn(program, &[&IN_NAMESPACE[..], &args[..], more].concat(), dir)
+}
+
+/// What a daemon of a folder says to commands of its console; nothing where it refuses one, or does not answer.
+pub(crate) fn try_vtysh(dir: &Workdir, daemon: &str, commands: &[&str]) -> Option<String> {
+    let path = dir.path().display().to_string();
+    let mut args = vec!["vtysh", "--vty_socket", &path, "-d", daemon];
+    commands.iter().for_each(|command| args.extend(["-c", command]));
+    let output = process::try_run(&args);
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
 
 /// A running bfdd.
 #[derive(Debug)]
@@ -21,38 +69,10 @@ impl Bfdd {
     #[track_caller]
     pub fn start(netns: &Netns, peers: &str) -> Bfdd {
         let dir = Workdir::new("bfdd");
-        let config = dir.write("bfdd.conf", &format!("bfd\n{peers}")).display().to_string();
-        let path = dir.path().display().to_string();
-        // It gives up being root before it makes its sockets.
-        process::run(&["chown", "-R", &format!("{USER}:{USER}"), &path]);
-        let at = |name: &str| dir.path().join(name).display().to_string();
-        let (pid, zebra, control) = (at("bfdd.pid"), at("zserv.sock"), at("control.sock"));
-        // It forgets who started it when it changes its user, so that it would outlive a test that is killed: its process
-        // namespace does not.
-        let in_namespace =
-            ["unshare", "--pid", "--fork", "--kill-child=KILL", "sh", "-c", "\"$@\"; exit $?", "sh"];
-        let bfdd = [
-            BFDD,
-            "--user",
-            USER,
-            "--group",
-            USER,
-            "--vty_socket",
-            &path,
-            "-i",
-            &pid,
-            "-z",
-            &zebra,
-            "--bfdctl",
-            &control,
-            "-P",
-            "0",
-            "-f",
-            &config,
-            "--log",
-            "stdout",
-        ];
-        let process = netns.spawn("bfdd", &[&in_namespace[..], &bfdd[..]].concat(), &dir);
+        dir.write("bfdd.conf", &format!("bfd\n{peers}"));
+        give_away(&dir);
+        let control = dir.path().join("control.sock").display().to_string();
+        let process = launch(netns, &dir, "bfdd", &["--bfdctl", &control]);
         let mut bfdd = Bfdd { process, dir };
         wait_for("bfdd to answer", START, || {
             if let Some(status) = bfdd.process.exited() {
@@ -64,11 +84,7 @@ impl Bfdd {
     }
 
     fn try_vtysh(&self, commands: &[&str]) -> Option<String> {
-        let path = self.dir.path().display().to_string();
-        let mut args = vec!["vtysh", "--vty_socket", &path, "-d", "bfdd"];
-        commands.iter().for_each(|command| args.extend(["-c", command]));
-        let output = process::try_run(&args);
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+        try_vtysh(&self.dir, "bfdd", commands)
     }
 
     /// Runs commands of its console, one after another.

@@ -34,6 +34,7 @@ pub mod runtime;
 pub mod scene;
 pub mod script;
 pub mod steady;
+pub mod tls;
 pub mod traffic;
 pub mod vhost;
 pub mod vteps;

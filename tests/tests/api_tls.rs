@@ -1,12 +1,12 @@
 //! The API over TCP: certificates say who may do what, and nobody else gets anywhere.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tests::api::{self, Api, NETWORKS};
 use tests::steady::Ping;
+use tests::tls::Authority;
 use tests::{Daemon, Netns, Workdir, binary, process, script};
 use vswitch_api::v1::Kind;
 use vswitch_api::v1::object::Spec;
@@ -14,14 +14,22 @@ use vswitch_api::v1::object::Spec;
 const ADDRESS: &str = "127.0.0.1:7447";
 
 /// Certificates as an operator makes them, and clients that have them.
-struct Authority {
-    dir: Workdir,
+struct Clients {
+    authority: Authority,
     stubs: Workdir,
 }
 
-impl Authority {
+impl std::ops::Deref for Clients {
+    type Target = Authority;
+
+    fn deref(&self) -> &Authority {
+        &self.authority
+    }
+}
+
+impl Clients {
     fn new() -> Self {
-        let (dir, stubs) = (Workdir::new("certificates"), Workdir::new("stubs"));
+        let stubs = Workdir::new("stubs");
         let (proto, out) = (binary::workspace().join("vswitch/proto"), stubs.path().display().to_string());
         let proto = proto.display();
         process::run(&[
@@ -32,35 +40,9 @@ impl Authority {
                  --plugin=protoc-gen-grpc_python=/usr/bin/grpc_python_plugin {proto}/vswitch/v1/*.proto"
             ),
         ]);
-        let authority = Self { dir, stubs };
-        for ca in ["ca", "other-ca"] {
-            authority.openssl(&format!(
-                "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout {ca}.key -out {ca}.pem -days 2 \
-                 -subj /CN={ca} -addext basicConstraints=critical,CA:TRUE"
-            ));
-        }
+        let authority = Authority::new(&["ca", "other-ca"]);
         authority.sign("switch", "ca", "DNS:switch.test", "-days 2");
-        authority
-    }
-
-    fn openssl(&self, line: &str) {
-        let command = format!("cd {} && openssl {line} 2>&1", self.dir.path().display());
-        process::run(&["bash", "-c", &command]);
-    }
-
-    /// A certificate with its key, signed by an authority.
-    fn sign(&self, name: &str, ca: &str, subject: &str, valid: &str) {
-        self.dir.write(&format!("{name}.ext"), &format!("subjectAltName = {subject}\n"));
-        self.openssl(&format!(
-            "req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout {name}.key -out {name}.csr -subj /CN={name}"
-        ));
-        self.openssl(&format!(
-            "x509 -req -in {name}.csr -CA {ca}.pem -CAkey {ca}.key -CAcreateserial -out {name}.pem {valid} -extfile {name}.ext"
-        ));
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
+        Self { authority, stubs }
     }
 
     /// What a client with this certificate gets.
@@ -114,7 +96,7 @@ fn start(host: &Netns, api: &str) -> Daemon {
 
 #[test]
 fn api_tls_certificates_say_who_may_do_what() {
-    let authority = Authority::new();
+    let authority = Clients::new();
     for (name, ca, subject, valid) in [
         ("operator", "ca", "DNS:operator.test", "-days 2"),
         ("controller", "ca", "URI:spiffe://test/controller", "-days 2"),
@@ -189,7 +171,7 @@ fn api_tls_certificates_say_who_may_do_what() {
     assert_eq!(authority.client(&host, "other-ca.pem", "operator", "no"), nothing);
     assert_eq!(authority.client(&host, "other-ca.pem", "late", "late"), got("OK", "OK"));
     // Files that are no good are refused, and those of before hold.
-    authority.dir.write("ca.pem", "no certificate");
+    authority.write("ca.pem", "no certificate");
     let refused = daemon.try_ctl("config reload").unwrap_err();
     assert!(refused.contains("client-ca") && refused.contains("ca.pem"), "{refused}");
     assert_eq!(authority.client(&host, "other-ca.pem", "late", "late"), got("OK", "OK"));
@@ -201,7 +183,7 @@ fn api_tls_certificates_say_who_may_do_what() {
 
 #[test]
 fn api_tls_is_refused_without_what_makes_it_safe() {
-    let authority = Authority::new();
+    let authority = Clients::new();
     let host = Netns::new("host");
     host.ip("link set lo up");
     let program = binary::release("vswitch").display().to_string();
@@ -233,7 +215,7 @@ fn api_tls_is_refused_without_what_makes_it_safe() {
         ("ca.pem", "", "client-ca"),
     ] {
         let kept = std::fs::read(authority.path(name)).unwrap();
-        authority.dir.write(name, text);
+        authority.write(name, text);
         let (good, _, path) = check(&authority.tcp(""));
         assert!(good, "a check touches no other file");
         let output = process::try_run(&[&program, "run", "--config", &path]);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tests::etcd::{Certificates, Etcd, Fabric, Host, control, wait_for_place};
+use tests::etcd::{Etcd, Fabric, Host, certificates, control, wait_for_place};
 use tests::lab::vpc;
 use tests::steady::Ping;
 use tests::{Daemon, wait_for};
@@ -14,7 +14,7 @@ const SOON: Duration = Duration::from_secs(15);
 #[test]
 fn etcd_members_die_and_users_have_to_be_known() {
     let fabric = Fabric::new();
-    let mut etcd = Etcd::start_members(3, Some(Certificates::new()));
+    let mut etcd = Etcd::start_members(3, Some(certificates()));
     for line in [
         "user add root:secret",
         "role add host",
