@@ -143,4 +143,16 @@ impl Ovs {
         args.extend(line.split_whitespace());
         process::run(&args)
     }
+
+    /// Waits until it takes the tunnel packets that come to `address`.
+    ///
+    /// It hears of an address of a bridge from the kernel, in its own time: until then the kernel has the packets, and
+    /// answers that nobody listens on the port.
+    #[track_caller]
+    pub fn wait_for_tunnels_of(&self, address: &str) {
+        let listens = format!("dst={address},");
+        wait_for("OVS to take tunnel packets", Duration::from_secs(30), || {
+            self.appctl("tnl/ports/show -v").contains(&listens).then_some(())
+        });
+    }
 }

@@ -42,6 +42,8 @@ fn interop_ovs_dpdk_is_the_other_vtep() {
         partners.push(partner);
     }
 
+    ovs.wait_for_tunnels_of(Family::V4.remote_vtep());
+
     let subnets = ["10.0.0.0/24", "fd00:1::/64"];
     let config = [
         lab.uplink(""),
