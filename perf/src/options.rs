@@ -61,6 +61,10 @@ pub struct Carried {
     /// waits.
     #[arg(long)]
     pub qos: bool,
+    /// Bytes that VPC, vNIC and classes may save up, instead of what comes with such rates, which is much. 131072 is what
+    /// rates of up to 1 Gbit/s have by themselves: packets draw from the shared buckets as often as under the rates of tenants.
+    #[arg(long, requires = "qos", value_parser = clap::value_parser!(u32).range(32_768..))]
+    pub burst: Option<u32>,
     /// Put vNICs into security groups, with a thousand groups of ten rules. Compare with `--peers no-groups`, and `--traffic udp`:
     /// the frames of tcp have no handshake, without which the switch takes none for a connection.
     #[arg(long)]
@@ -78,7 +82,7 @@ impl Carried {
         works: impl IntoIterator<Item = (Case, Option<u32>)>,
         flows: &[FlowCount],
     ) -> Vec<Job> {
-        let Self { inner_bytes, traffic, qos, groups, idle_ports } = *self;
+        let Self { inner_bytes, traffic, qos, burst, groups, idle_ports } = *self;
         let job = |(case, tenants), flows: &FlowCount| Job {
             case,
             tenants,
@@ -86,6 +90,7 @@ impl Carried {
             inner_bytes,
             traffic,
             qos,
+            burst: burst.unwrap_or(0),
             groups,
             idle_ports,
         };

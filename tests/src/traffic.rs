@@ -23,8 +23,10 @@ pub fn ping(from: &Netns, to: &str, size: u32, count: u32) {
     }
     assert!(
         text.contains(" 0% packet loss"),
-        "ping of {size} bytes from {} to {to} lost packets:\n{text}",
-        from.name()
+        "ping of {size} bytes from {} to {to} lost packets ({}):\n{text}{}",
+        from.name(),
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
     );
 }
 

@@ -232,6 +232,8 @@ pub struct Job {
     pub traffic: Traffic,
     /// Whether this switch has rates at every level, so high that nothing waits.
     pub qos: bool,
+    /// Bytes that each of these rates may save up; 0: as much as comes with the rate.
+    pub burst: u32,
     /// Whether its vNICs are in security groups: with a thousand groups, and ten rules in each.
     pub groups: bool,
     /// Taps beside the ports with packets, on the same worker, on which nothing comes.
@@ -261,6 +263,7 @@ impl Job {
             inner_bytes: 64,
             traffic: Traffic::Tcp,
             qos: false,
+            burst: 0,
             groups: false,
             idle_ports: 0,
         }

@@ -122,8 +122,12 @@ fn paid(answer: &Value) -> Option<(u64, u64)> {
 
 /// A rate, or a tenant's part of it, in both directions: ten times and more what a core can carry, but a limit all the same, so that
 /// each packet pays at every level.
-fn both_ways(assured: u64, ceil: Option<u64>, tenants: u32) -> Value {
-    let mut way = json!({ "assured": format!("{}Mbit", assured * 1000 / u64::from(tenants)) });
+fn both_ways(job: &Job, assured: u64, ceil: Option<u64>) -> Value {
+    let tenants = u64::from(job.tenants.unwrap_or(1));
+    let mut way = json!({ "assured": format!("{}Mbit", assured * 1000 / tenants) });
+    if job.burst > 0 {
+        way["burst"] = format!("{}B", job.burst).into();
+    }
     if let Some(ceil) = ceil {
         way["ceil"] = format!("{ceil}Gbit").into();
     }
@@ -230,6 +234,7 @@ pub(crate) fn begin(
         config.set(&json!({ "rcft": { "entries": job.flows.count * 5 / 4 } }));
     }
     if job.qos {
+        // The link's own burst stays what it is: tenants have theirs.
         config.set(&json!({ "qos": { "link": "400Gbit" } }));
     }
     for number in 0..job.idle_ports {
@@ -245,7 +250,7 @@ pub(crate) fn begin(
 }
 
 pub(crate) fn network(config: &mut Config, job: &Job, tenant: Tenant) {
-    let rates = || json!({ "qos": both_ways(200, Some(300), job.tenants.unwrap_or(1)) });
+    let rates = || json!({ "qos": both_ways(job, 200, Some(300)) });
     config.vpc(&vpc_name(tenant), tenant.vni().get(), &if job.qos { rates() } else { json!({}) });
     groups(tenant).filter(|_| job.groups).for_each(|group| config.add("security-group", group));
 }
@@ -260,10 +265,9 @@ pub(crate) fn vnic(
 ) {
     let mut settings = with(json!({ "vpc": vpc_name(tenant), "mtu": 1450 }), port);
     if job.qos {
-        let tenants = job.tenants.unwrap_or(1);
-        let class = both_ways(40, None, tenants);
+        let class = both_ways(job, 40, None);
         let classes = json!({ "rdma": class, "tcp": class });
-        settings["qos"] = with(both_ways(90, Some(200), tenants), &classes);
+        settings["qos"] = with(both_ways(job, 90, Some(200)), &classes);
     }
     if job.groups {
         settings["security-groups"] = json!([group_name(tenant, 0)]);

@@ -41,6 +41,9 @@ pub struct CompareRow {
     /// Whether we had rates; said only if so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub qos: bool,
+    /// Bytes that each rate could save up; said only if not as much as comes with the rate.
+    #[serde(default, skip_serializing_if = "has_usual")]
+    pub burst: u32,
     /// Whether our vNICs were in security groups; said only if so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub groups: bool,
@@ -62,6 +65,12 @@ pub struct CompareRow {
     /// What the table has beside that.
     #[serde(skip)]
     pub more: More,
+}
+
+/// True for bursts that come with the rates; as serde asks.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn has_usual(burst: &u32) -> bool {
+    *burst == 0
 }
 
 /// True for none; as serde asks.
@@ -99,6 +108,7 @@ impl CompareRow {
             inner_bytes: job.inner_bytes,
             traffic: job.traffic.to_string(),
             qos: job.qos,
+            burst: job.burst,
             groups: job.groups,
             idle_ports: job.idle_ports,
             peer: peer.to_string(),

@@ -71,6 +71,7 @@ impl Target {
             records.iter().filter(|record| record.frames == "template").flat_map(|record| &record.rows);
         rows.rfind(|RecordedRow { row, .. }| {
             row.qos
+                && row.burst == 0
                 && row.traffic == "tcp"
                 && (row.case.as_str(), row.flows.as_str()) == (self.case, self.flows)
                 && row.inner_bytes == self.inner_bytes
@@ -211,7 +212,11 @@ const ROWS: Table<RecordedRow> = Table(&[
     column("flows", 0, |RecordedRow { row, .. }| row.flows.clone()),
     column("bytes", 0, |RecordedRow { row, .. }| row.inner_bytes.to_string()),
     column("traffic", 0, |RecordedRow { row, .. }| row.traffic.clone()),
-    column("rates", 0, |RecordedRow { row, .. }| if row.qos { "yes" } else { "no" }.into()),
+    column("rates", 0, |RecordedRow { row, .. }| match (row.qos, row.burst) {
+        (false, _) => "no".into(),
+        (true, 0) => "yes".into(),
+        (true, burst) => format!("bursts of {} KiB", burst >> 10),
+    }),
     column("peer", 0, |RecordedRow { row, .. }| row.peer.clone()),
     column("ours Mpps", 0, |RecordedRow { row, .. }| number(row.ours_mpps, 2)),
     column("cycles", 0, |RecordedRow { more, .. }| number(more.ours_cycles, 0)),

@@ -229,7 +229,7 @@ impl Sim<'_> {
         };
         let leaf = self.tree.leaf(Direction::Out, self.setup.flows[n].vnic, class);
         let bytes = self.frame(n) + self.red.overhead;
-        if self.dhtb.pays(leaf, bytes) {
+        if self.dhtb.pays(leaf, u64::from(bytes), 0) {
             self.left(n, false);
             return;
         }

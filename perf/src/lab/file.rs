@@ -252,6 +252,7 @@ impl LabRun {
                     traffic,
                     qos,
                     groups: false,
+                    burst: 0,
                     idle_ports: 0,
                 };
                 jobs.extend(self.flows.iter().cloned().map(job));

@@ -18,6 +18,13 @@ const COST_SHIFT: u32 = 12;
 /// The most that a bucket may be in debt, in grains: nearly five hours.
 const FARTHEST: i64 = 1 << 52;
 
+/// What workers hold of a bucket is at most what comes in so many nanoseconds: less than the division of rates sees ...
+const QUANTUM_NS: u64 = 128_000;
+/// ... at most this part of its burst ...
+const QUANTUM_PART: u64 = 8;
+/// ... and at most so many bytes.
+const QUANTUM_MOST: u128 = 512 << 10;
+
 /// A time in grains, modulo 2^64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp(u64);
@@ -63,6 +70,20 @@ impl RateLimit {
         self.cost == 0
     }
 
+    /// True when so many bytes are no more than may be saved up.
+    #[inline(always)]
+    pub const fn has_room_for(self, n: u64) -> bool {
+        grains(n, self.cost) <= self.burst
+    }
+
+    /// How many bytes all workers together may hold of it: what the rate brings in [`QUANTUM_NS`], up to a part of the burst.
+    /// 0: no limit, so nothing is held.
+    pub fn quantum(self) -> u32 {
+        let most = self.rate() as u128 * u128::from(QUANTUM_NS) / 8_000_000_000;
+        let most = most.min(u128::from(self.burst() / QUANTUM_PART)).min(QUANTUM_MOST);
+        if self.is_free() { 0 } else { (most as u32).max(1) }
+    }
+
     /// The limit with the lower rate.
     pub fn slower(self, other: Self) -> Self {
         if other.cost > self.cost { other } else { self }
@@ -88,10 +109,14 @@ impl RateLimit {
 }
 
 #[inline(always)]
-fn grains(bytes: u64, cost: u64) -> u64 {
+const fn grains(bytes: u64, cost: u64) -> u64 {
     match bytes.checked_mul(cost) {
         Some(product) => product >> COST_SHIFT,
-        None => ((u128::from(bytes) * u128::from(cost)) >> COST_SHIFT).min(u128::from(u64::MAX >> 2)) as u64,
+        None => {
+            let product = (bytes as u128 * cost as u128) >> COST_SHIFT;
+            let most = (u64::MAX >> 2) as u128;
+            if product < most { product as u64 } else { most as u64 }
+        }
     }
 }
 

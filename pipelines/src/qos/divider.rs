@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use super::bucket::{RateLimit, Stamp};
 use super::divide::{ChildShare, divide};
+use super::node::Node;
 use super::token_cache::settle;
-use super::tree::{Leaf, Node, NodeId, Tree};
+use super::tree::{Leaf, NodeId, Tree};
 use crate::direction::Direction;
 
 /// Time between two divisions.
@@ -242,7 +243,7 @@ impl Divider {
             } else {
                 RateLimit::FREE
             };
-            node.share.set(limit);
+            node.set_share(limit);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! DHTB, the distributed hierarchical token bucket: link -> tenant -> vNIC -> class {rdma, tcp}, in both directions.
 //!
 //! ```text
-//!   packet -> token cache (worker's own) -- empty --> tree (shared): assured, else ceilings and share
+//!   packet -> token caches (worker's own) -- empty --> tree (shared): assured, else ceilings and share
 //!                                                 |  no tokens
 //!                                                 v
 //!                         RDMA: sent in debt, marked by its size      TCP: queue, looked at when tokens are due
@@ -11,22 +11,25 @@
 mod bucket;
 mod divide;
 mod divider;
+mod node;
 mod queue;
 mod token_cache;
 mod tree;
 
 pub use bucket::BitsPerSec;
 pub use divider::{Divider, EPOCH_NS};
+pub use node::NodeLimits;
 pub use queue::Depth;
 pub use token_cache::{QUANTUM_MAX, RedProfile, TokenDecision, TrafficKind};
-pub use tree::{Class, Leaf, LeafRates, NodeId, NodeLimits, NodeView, Tree, TreeSize};
+pub use tree::{Class, Leaf, LeafRates, NodeId, NodeView, Tree, TreeSize};
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bucket::Stamp;
 use queue::{Full, Queues, Room, Size};
-use token_cache::{Need, TokenCaches};
+use token_cache::{Need, TokenCaches, spend};
+pub(crate) use tree::Paths;
 
 /// How much may wait on one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +110,7 @@ impl<T> Dhtb<T> {
     /// The part of a worker, which keeps packets of up to so many buffers waiting.
     pub fn new(tree: Arc<Tree>, buffers: u32, seed: u64) -> Self {
         let leaves = tree.leaves();
-        Self { caches: TokenCaches::new(leaves, seed), queues: Queues::new(leaves, buffers), tree }
+        Self { caches: TokenCaches::new(&tree, seed), queues: Queues::new(leaves, buffers), tree }
     }
 
     /// The tree that all workers draw from.
@@ -132,10 +135,26 @@ impl<T> Dhtb<T> {
         self.queues.depth(leaf)
     }
 
-    /// Pays for a packet out of the token cache. `false`: it is for [`Self::offer`] to say.
+    /// Pays for a packet, or for several of a class together, out of the token caches: so many bytes of frames with
+    /// [`RedProfile::overhead`], and of tunnels' headers. `false`: nothing is paid; it is for [`Self::pays_together`] to try, and
+    /// for [`Self::offer`] to say.
     #[inline(always)]
-    pub fn pays(&mut self, leaf: Leaf, bytes: u32) -> bool {
-        !self.queues.has(leaf) && self.caches.spend(leaf, u64::from(bytes))
+    pub fn pays(&mut self, leaf: Leaf, bytes: u64, tunnel: u64) -> bool {
+        self.payer().pays(leaf, bytes, tunnel)
+    }
+
+    /// What pays for the packets of a burst.
+    #[inline(always)]
+    pub(crate) fn payer(&mut self) -> Payer<'_, T> {
+        Payer { paths: self.tree.paths(), held: self.caches.held_mut(), queues: &self.queues }
+    }
+
+    /// Pays for several packets of a class with tokens that are drawn for all of them at once, as long as there are enough
+    /// for all, and all of them are within its burst. `false`: nothing is paid, and each packet is to be offered by itself.
+    #[inline(never)]
+    pub fn pays_together(&mut self, leaf: Leaf, bytes: u64, tunnel: u64, now_ns: u64) -> bool {
+        let need = Need { bytes, tunnel };
+        !self.queues.has(leaf) && self.caches.draw_for_all(&self.tree, leaf, need, Stamp::from_ns(now_ns))
     }
 
     /// Decides about a packet that the token cache did not pay for.
@@ -211,7 +230,7 @@ impl<T> Dhtb<T> {
             let Some((first, bytes)) = self.queues.front(leaf) else { continue };
             let n = Need { bytes: u64::from(bytes), tunnel: u64::from(first.tunnel) };
             // What waits is not sent ahead of its tokens any more.
-            let paid = self.caches.spend(leaf, n.bytes);
+            let paid = spend(self.caches.held_mut(), self.tree.paths().of(leaf), n);
             let answer = if paid {
                 TokenDecision::Send
             } else {
@@ -241,6 +260,22 @@ impl<T> Dhtb<T> {
             }
         }
         None
+    }
+}
+
+/// Pays out of the token caches, with all that it takes at hand.
+pub(crate) struct Payer<'d, T> {
+    /// From classes up to the link.
+    pub paths: Paths<'d>,
+    held: &'d mut [u64],
+    queues: &'d Queues<WaitingPacket<T>>,
+}
+
+impl<T> Payer<'_, T> {
+    /// As [`Dhtb::pays`] does.
+    #[inline(always)]
+    pub fn pays(&mut self, leaf: Leaf, bytes: u64, tunnel: u64) -> bool {
+        !self.queues.has(leaf) && spend(self.held, self.paths.of(leaf), Need { bytes, tunnel })
     }
 }
 

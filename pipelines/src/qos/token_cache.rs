@@ -4,12 +4,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::bucket::{RateLimit, Stamp};
-use super::tree::{Leaf, Node, Tree};
+use super::node::Node;
+use super::tree::{Leaf, NodeId, Tree};
 use crate::mem::Slab;
 
-/// A draw is at most this part of a node's burst ...
-const QUANTUM_PART: u64 = 100;
-/// ... and at most so many bytes: as many where rates are high.
+/// The most bytes that are drawn at once: as many where rates are high, or there are none.
 pub const QUANTUM_MAX: u64 = 64 << 10;
 
 /// Draws for debts of a class at a time, and the bytes of one at least.
@@ -85,10 +84,7 @@ pub enum TokenDecision {
     Wait(u64),
 }
 
-/// Where the link is in a path.
-const LINK: usize = 3;
-
-/// Tokens that a packet needs.
+/// Tokens that a packet needs, or several of one class together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Need {
     /// Of every node.
@@ -97,65 +93,84 @@ pub(super) struct Need {
     pub tunnel: u64,
 }
 
-/// The buckets that a class draws from, at a time.
-struct Tokens<'t> {
-    path: &'t [&'t Node; 4],
-    limits: [RateLimit; 4],
-    assured: RateLimit,
-    share: RateLimit,
-    now: Stamp,
+impl Need {
+    /// Of class, vNIC, tenant and link.
+    #[inline(always)]
+    const fn by_level(self) -> [u64; 4] {
+        [self.bytes, self.bytes, self.bytes, self.bytes + self.tunnel]
+    }
 }
 
-impl<'t> Tokens<'t> {
-    fn new(path: &'t [&'t Node; 4], now: Stamp) -> Self {
-        let own = path[0];
-        let limits = path.map(|node| node.ceil.get());
-        Self { path, limits, assured: own.assured.get(), share: own.share.get(), now }
+/// A node of a path, with its limits as they are now. Only classes have a share and an assured rate.
+struct Level<'t> {
+    node: &'t Node,
+    ceil: RateLimit,
+    share: RateLimit,
+    assured: RateLimit,
+}
+
+impl<'t> Level<'t> {
+    /// The class first. One that is under no limit pays nothing, whatever its last share was.
+    fn all(path: [&'t Node; 4]) -> [Self; 4] {
+        let [own, ..] = path;
+        let mut levels = path.map(|node| Self {
+            node,
+            ceil: node.ceil.get(),
+            share: RateLimit::FREE,
+            assured: RateLimit::FREE,
+        });
+        if own.limited.load(Relaxed) != 0 {
+            (levels[0].share, levels[0].assured) = (own.share.get(), own.assured.get());
+        }
+        levels
     }
 
     /// How long until there are `n`, in nanoseconds.
-    fn wait(&self, n: u64) -> u64 {
-        let own = self.path[0];
-        if !self.assured.is_free() && own.assured_bucket.wait(n, self.assured, self.now) == 0 {
-            return 0;
-        }
-        let nodes = self.path.iter().zip(&self.limits);
-        let above = nodes.map(|(node, limit)| node.ceil_bucket.wait(n, *limit, self.now)).max();
-        above.unwrap_or(0).max(own.share_bucket.wait(n, self.share, self.now))
+    fn wait(&self, n: u64, now: Stamp) -> u64 {
+        let ceil = self.node.ceil_bucket.wait(n, self.ceil, now);
+        if self.share.is_free() { ceil } else { ceil.max(self.node.share_bucket.wait(n, self.share, now)) }
     }
 
-    /// As many as are drawn at once.
-    fn quantum(&self) -> u64 {
-        let limits = self.limits.iter().chain([&self.share]).filter(|limit| !limit.is_free());
-        let least = limits.map(|limit| limit.burst()).min();
-        least.map_or(QUANTUM_MAX, |burst| (burst / QUANTUM_PART).min(QUANTUM_MAX))
+    /// True when `n` are within what is assured.
+    fn is_assured(&self, n: u64, now: Stamp) -> bool {
+        !self.assured.is_free() && self.node.assured_bucket.wait(n, self.assured, now) == 0
     }
 
-    /// Takes `n`, and `tunnels` more of the link.
-    fn take(&self, n: u64, tunnels: u64) {
-        let own = self.path[0];
-        own.assured_bucket.take(n, self.assured, self.now);
-        own.share_bucket.take(n, self.share, self.now);
-        for (level, (node, limit)) in self.path.iter().zip(self.limits).enumerate() {
-            let n = if level == LINK { n + tunnels } else { n };
-            node.ceil_bucket.take(n, limit, self.now);
-            node.drawn.fetch_add(n, Relaxed);
-        }
+    /// True when `n` are no more than may be saved up.
+    fn has_room_for(&self, n: u64) -> bool {
+        self.ceil.has_room_for(n) && self.share.has_room_for(n)
+    }
+
+    /// As many as one of 2^`workers` draws at once.
+    fn quantum(&self, workers: u32) -> u64 {
+        let quanta = [&self.node.quantum, &self.node.share_quantum].map(|quantum| quantum.load(Relaxed));
+        let least = quanta.into_iter().filter(|quantum| *quantum > 0).min();
+        least.map_or(QUANTUM_MAX, |least| u64::from(least >> workers).min(QUANTUM_MAX))
+    }
+
+    /// Takes `n`, there or not.
+    fn take(&self, n: u64, now: Stamp) {
+        self.node.ceil_bucket.take(n, self.ceil, now);
+        self.node.share_bucket.take(n, self.share, now);
+        self.node.assured_bucket.take(n, self.assured, now);
+        self.node.drawn.fetch_add(n, Relaxed);
     }
 }
 
 /// Pays what a class owes that sends nothing now, as far as there are tokens.
 pub(super) fn settle(tree: &Tree, leaf: Leaf, now: Stamp) {
     let path = tree.path(leaf);
-    let tokens = Tokens::new(&path, now);
+    let own = path[0];
+    let levels = Level::all(path);
+    let quantum = levels.iter().map(|level| level.quantum(0)).min().unwrap_or_default();
     for _ in 0..SETTLE {
-        let debt = path[0].debt.load(Relaxed);
-        let n = debt.min(tokens.quantum().max(SETTLE_LEAST));
-        if n == 0 || tokens.wait(n) != 0 {
+        let n = own.debt.load(Relaxed).min(quantum.max(SETTLE_LEAST));
+        let there = levels[0].is_assured(n, now) || levels.iter().all(|level| level.wait(n, now) == 0);
+        if n == 0 || !there {
             return;
         }
-        tokens.take(n, 0);
-        pay(path[0], n);
+        levels.iter().for_each(|level| level.take(n, now));
+        pay(own, n);
     }
 }
 
@@ -165,30 +180,78 @@ fn pay(own: &Node, most: u64) -> u64 {
     before.map_or(0, |debt| debt.min(most))
 }
 
-/// The token caches of one worker, one a class.
+/// Spends tokens that are there already, of each node of a path. `held`: those of a worker by node.
+#[inline(always)]
+pub(super) fn spend(held: &mut [u64], path: [NodeId; 4], need: Need) -> bool {
+    let (at, wanted) = (path.map(|id| id.0 as usize), need.by_level());
+    let [class, vnic, tenant, link] = at.map(|at| held[at]);
+    let left = [
+        class.wrapping_sub(wanted[0]),
+        vnic.wrapping_sub(wanted[1]),
+        tenant.wrapping_sub(wanted[2]),
+        link.wrapping_sub(wanted[3]),
+    ];
+    // The highest bit is set where there were not enough: nobody has 2^63 of them.
+    if (left[0] | left[1] | left[2] | left[3]).cast_signed() < 0 {
+        return false;
+    }
+    for (at, left) in at.into_iter().zip(left) {
+        held[at] = left;
+    }
+    true
+}
+
+/// The token caches of one worker, one a node: what it has drawn of a vNIC, a tenant or the link is there for all classes
+/// below, so what all workers hold of a node is bounded by its own quantum, however many children it has.
 pub(super) struct TokenCaches {
-    /// Tokens by class.
-    caches: Slab<u64>,
+    /// Tokens by node.
+    held: Slab<u64>,
+    /// By class, how many of its tokens were drawn within its assured rate, or more: for these the nodes above pay,
+    /// whether they have tokens or not.
+    promised: Slab<u64>,
     random: u64,
 }
 
 impl TokenCaches {
-    pub fn new(leaves: u32, seed: u64) -> Self {
-        Self { caches: Slab::zeroed(leaves as usize, &|_, _| {}), random: seed | 1 }
-    }
-
-    /// Spends tokens that are there already.
-    #[inline(always)]
-    pub fn spend(&mut self, leaf: Leaf, n: u64) -> bool {
-        let cached = &mut self.caches[leaf.0 as usize];
-        if *cached < n {
-            return false;
+    pub fn new(tree: &Tree, seed: u64) -> Self {
+        tree.join();
+        Self {
+            held: Slab::zeroed(tree.nodes.len(), &|_, _| {}),
+            promised: Slab::zeroed(tree.leaves() as usize, &|_, _| {}),
+            random: seed | 1,
         }
-        *cached -= n;
-        true
     }
 
-    /// A packet of `n` bytes for which the token cache did not suffice.
+    /// Tokens of a node that are here.
+    #[cfg(test)]
+    pub fn held(&self, id: NodeId) -> u64 {
+        self.held[id.0 as usize]
+    }
+
+    /// Tokens by node, to [spend].
+    #[inline(always)]
+    pub fn held_mut(&mut self) -> &mut [u64] {
+        &mut self.held
+    }
+
+    /// Draws tokens for several packets together, and spends them; `false`: each is to ask for its own.
+    #[inline(never)]
+    pub fn draw_for_all(&mut self, tree: &Tree, leaf: Leaf, need: Need, now: Stamp) -> bool {
+        let ids = tree.paths().of(leaf);
+        let path = ids.map(|id| tree.node(id));
+        let levels = Level::all(path);
+        if path[0].limited.load(Relaxed) != 0 {
+            tree.wake(leaf);
+            // A single packet may be larger than a burst, several are not.
+            let has_room = levels.iter().zip(need.by_level()).all(|(level, n)| level.has_room_for(n));
+            if !has_room || path[0].debt.load(Relaxed) > 0 {
+                return false;
+            }
+        }
+        self.draw(tree, ids, &levels, leaf, need, now).is_ok() && spend(&mut self.held, ids, need)
+    }
+
+    /// A packet for which the token caches did not suffice.
     #[inline(never)]
     pub fn ask(
         &mut self,
@@ -200,27 +263,21 @@ impl TokenCaches {
         now: Stamp,
     ) -> TokenDecision {
         let n = need.bytes;
-        let path = tree.path(leaf);
+        let ids = tree.paths().of(leaf);
+        let path = ids.map(|id| tree.node(id));
         let own = path[0];
-        if own.limited.load(Relaxed) == 0 {
+        if own.limited.load(Relaxed) != 0 {
+            tree.wake(leaf);
+        } else if own.debt.load(Relaxed) != 0 {
             // What was owed to a limit that is gone is owed no more.
-            if own.debt.load(Relaxed) != 0 {
-                own.debt.store(0, Relaxed);
-            }
-            // Nothing to pay; counted all the same, a quantum at a time.
-            let quantum = n.max(QUANTUM_MAX);
-            path.iter().for_each(|node| {
-                node.drawn.fetch_add(quantum, Relaxed);
-            });
-            self.caches[leaf.0 as usize] += quantum - n;
-            return TokenDecision::Send;
+            own.debt.store(0, Relaxed);
         }
-        tree.wake(leaf);
+        let levels = Level::all(path);
         let wait = loop {
-            match self.draw(&path, leaf, need, now) {
+            match self.draw(tree, ids, &levels, leaf, need, now) {
                 Ok(()) => {
-                    self.repay(own, leaf);
-                    if self.spend(leaf, n) {
+                    self.repay(own, ids, need);
+                    if spend(&mut self.held, ids, need) {
                         return TokenDecision::Send;
                     }
                 }
@@ -249,27 +306,64 @@ impl TokenCaches {
         }
     }
 
-    /// Draws a quantum, at least `n` tokens, for a class and all that is above it; or says how long to wait.
-    fn draw(&mut self, path: &[&Node; 4], leaf: Leaf, need: Need, now: Stamp) -> Result<(), u64> {
-        let tokens = Tokens::new(path, now);
-        match tokens.wait(need.bytes) {
-            0 => {}
-            wait => return Err(wait),
+    /// Fills the caches of a path so far that a need can be met, each with a quantum of its node where there is one; or says
+    /// how long to wait, and takes nothing.
+    fn draw(
+        &mut self,
+        tree: &Tree,
+        ids: [NodeId; 4],
+        levels: &[Level; 4],
+        leaf: Leaf,
+        need: Need,
+        now: Stamp,
+    ) -> Result<(), u64> {
+        let wanted = need.by_level();
+        let at = ids.map(|id| id.0 as usize);
+        let missing: [u64; 4] =
+            std::array::from_fn(|level| wanted[level].saturating_sub(self.held[at[level]]));
+        let own = &levels[0];
+        let promised = &mut self.promised[leaf.0 as usize];
+        *promised = (*promised).min(self.held[at[0]]);
+        let assured = !own.assured.is_free()
+            && (*promised >= need.bytes || own.is_assured(need.bytes - *promised, now));
+        if !assured {
+            let short = levels.iter().zip(missing).filter(|(_, missing)| *missing > 0);
+            match short.map(|(level, missing)| level.wait(missing, now)).max() {
+                None | Some(0) => {}
+                Some(wait) => return Err(wait),
+            }
         }
         // There are tokens: as many as a quantum has, if there are that many.
-        let quantum = tokens.quantum();
-        let n = if quantum > need.bytes && tokens.wait(quantum) == 0 { quantum } else { need.bytes };
-        // A quantum is for more such packets: each of them has its tunnel.
-        tokens.take(n, n * need.tunnel / need.bytes.max(1));
-        self.caches[leaf.0 as usize] += n;
+        let workers = tree.workers();
+        for (place, (level, missing)) in levels.iter().zip(missing).enumerate() {
+            if missing == 0 {
+                continue;
+            }
+            let quantum = level.quantum(workers);
+            let has_quantum =
+                quantum > missing && (level.wait(quantum, now) == 0 || level.is_assured(quantum, now));
+            let n = if has_quantum { quantum } else { missing };
+            if level.is_assured(n, now) || (place == 0 && assured && !has_quantum) {
+                *promised += n;
+            }
+            level.take(n, now);
+            self.held[at[place]] += n;
+        }
         Ok(())
     }
 
-    /// Debts come first.
-    fn repay(&mut self, own: &Node, leaf: Leaf) {
-        if own.debt.load(Relaxed) > 0 {
-            let cached = &mut self.caches[leaf.0 as usize];
-            *cached -= pay(own, *cached);
+    /// Debts come first: pays what a class owes out of what is there of all its nodes.
+    fn repay(&mut self, own: &Node, ids: [NodeId; 4], need: Need) {
+        if own.debt.load(Relaxed) == 0 {
+            return;
+        }
+        // What is owed had tunnels as this packet has.
+        let (bytes, whole) = (need.bytes.max(1), need.bytes.max(1) + need.tunnel);
+        let [class, vnic, tenant, link] = ids.map(|id| self.held[id.0 as usize]);
+        let paid = pay(own, class.min(vnic).min(tenant).min(link * bytes / whole));
+        let costs = Need { bytes: paid, tunnel: paid * need.tunnel / bytes }.by_level();
+        for (id, cost) in ids.into_iter().zip(costs) {
+            self.held[id.0 as usize] -= cost;
         }
     }
 

@@ -1,6 +1,6 @@
 //! The tree of rates: link -> tenant -> vNIC -> class, once for each direction, shared by all workers.
 //!
-//! A node is two cache lines: what control sets, and what workers take. Workers come here once for a quantum of
+//! A [node](Node) is two cache lines: what control sets, and what workers take. Workers come here once for a quantum of
 //! tokens, not for each packet.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -10,6 +10,7 @@ use zerocopy::FromZeros;
 
 use super::bucket::{BitsPerSec, RateLimit, RateLimitCell, Stamp, TokenBucket};
 use super::divider::EPOCH_NS;
+use super::node::{Node, NodeLimits};
 use crate::direction::Direction;
 use crate::mem::Slab;
 
@@ -37,7 +38,7 @@ impl Class {
 }
 
 /// A class of a vNIC in a direction, by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Leaf(pub u32);
 
 impl Leaf {
@@ -50,82 +51,6 @@ impl Leaf {
 /// A node, whatever its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
-
-/// What is configured for a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeLimits {
-    /// What it always gets; 0: nothing in particular.
-    pub assured: BitsPerSec,
-    /// What it never exceeds; 0: only its parent's limits.
-    pub ceil: BitsPerSec,
-    /// Its part of what its siblings leave.
-    pub weight: u32,
-    /// Bytes that it may save up; 0: a millisecond of its ceil, 128 KiB at least.
-    pub burst: u64,
-}
-
-impl NodeLimits {
-    /// Nothing assured, no ceiling, weight 1.
-    pub const FREE: Self = Self { assured: 0, ceil: 0, weight: 1, burst: 0 };
-
-    /// Bytes that a node saves up at a rate.
-    fn burst_at(&self, rate: BitsPerSec) -> u64 {
-        if self.burst > 0 { self.burst } else { (rate / 8_000).max(128 << 10) }
-    }
-}
-
-/// A node of the tree: link, tenant, vNIC or class. Limits are control's, buckets all workers'.
-#[derive(Debug, FromZeros)]
-#[repr(C, align(128))]
-pub(super) struct Node {
-    pub ceil: RateLimitCell,
-    pub assured: RateLimitCell,
-    /// What the division gives it: classes only.
-    pub share: RateLimitCell,
-    weight: AtomicU32,
-    /// 1 when it or something above it has a limit: classes only.
-    pub limited: AtomicU32,
-    /// Next class in the list of those that woke up; 0: none, else number + 1.
-    pub next_woken: AtomicU32,
-    /// 1 while the division knows the class, or is about to.
-    pub awake: AtomicU32,
-
-    pub ceil_bucket: TokenBucket,
-    pub assured_bucket: TokenBucket,
-    pub share_bucket: TokenBucket,
-    /// Bytes that RDMA sent ahead of its tokens.
-    pub debt: AtomicU64,
-    /// Bytes for which tokens were taken.
-    pub drawn: AtomicU64,
-    /// Times that a class found no tokens.
-    pub held_back: AtomicU64,
-}
-
-impl Node {
-    fn forget(&self) {
-        self.share.set(RateLimit::FREE);
-        self.buckets().iter().for_each(|(bucket, _)| bucket.fill());
-        for count in [&self.debt, &self.drawn, &self.held_back] {
-            count.store(0, Relaxed);
-        }
-    }
-
-    /// Its buckets, each with its rate and burst.
-    fn buckets(&self) -> [(&TokenBucket, RateLimit); 3] {
-        [
-            (&self.ceil_bucket, self.ceil.get()),
-            (&self.assured_bucket, self.assured.get()),
-            (&self.share_bucket, self.share.get()),
-        ]
-    }
-
-    fn has_limit(&self) -> bool {
-        !self.ceil.get().is_free() || !self.assured.get().is_free()
-    }
-}
-
-const _: () = assert!(size_of::<Node>() == 128);
-const _: () = assert!(std::mem::offset_of!(Node, ceil_bucket) == 64);
 
 /// What classes have besides their nodes.
 #[derive(Debug, FromZeros)]
@@ -154,6 +79,8 @@ pub struct Tree {
     classes: Slab<ClassCell>,
     /// Tenant of each vNIC.
     tenants: Box<[AtomicU32]>,
+    /// Workers that draw from it.
+    drawing: AtomicU32,
     /// Nodes with a limit: while there is none, nothing is looked up for a packet.
     limits: AtomicU32,
     /// Written in every epoch, so not beside what is read for every burst.
@@ -179,6 +106,7 @@ impl Tree {
             nodes,
             classes: Slab::zeroed(4 * size.vnics as usize, advise),
             tenants: (0..size.vnics).map(|_| AtomicU32::new(0)).collect(),
+            drawing: AtomicU32::new(0),
             limits: AtomicU32::new(0),
             epoch: CachePadded::new(Epoch {
                 woken: AtomicU32::new(0),
@@ -217,8 +145,7 @@ impl Tree {
     /// A class of a vNIC. vNICs past the end share the last one's.
     #[inline(always)]
     pub fn leaf(&self, direction: Direction, vnic: u32, class: Class) -> Leaf {
-        let vnic = vnic.min(self.size.vnics - 1);
-        Leaf((direction as u32 * self.size.vnics + vnic) * 2 + class as u32)
+        self.paths().leaf(direction, vnic, class)
     }
 
     /// The link in a direction.
@@ -254,16 +181,26 @@ impl Tree {
         &self.nodes[id.0 as usize]
     }
 
+    /// The way from classes up to the link.
+    #[inline(always)]
+    pub(crate) fn paths(&self) -> Paths<'_> {
+        Paths { size: self.size, tenants: &self.tenants }
+    }
+
     /// Class, vNIC, tenant, link.
     #[inline]
     pub(super) fn path(&self, leaf: Leaf) -> [&Node; 4] {
-        let (direction, vnic) = self.owner(leaf);
-        [
-            self.node(self.leaf_node(leaf)),
-            self.node(self.vnic_node(direction, vnic)),
-            self.node(self.tenant_node(direction, self.tenant_of(vnic))),
-            self.node(self.link_node(direction)),
-        ]
+        self.paths().of(leaf).map(|id| self.node(id))
+    }
+
+    /// One more worker draws from the tree.
+    pub(super) fn join(&self) {
+        self.drawing.fetch_add(1, Relaxed);
+    }
+
+    /// How many workers draw from it, as the power of two that is at least as many.
+    pub(super) fn workers(&self) -> u32 {
+        self.drawing.load(Relaxed).max(1).next_power_of_two().trailing_zeros()
     }
 
     /// The lowest of the ceilings that a class is under.
@@ -290,9 +227,7 @@ impl Tree {
     pub fn set(&self, id: NodeId, limits: &NodeLimits) {
         let node = self.node(id);
         let had = node.has_limit();
-        node.weight.store(limits.weight.max(1), Relaxed);
-        node.ceil.set(RateLimit::new(limits.ceil, limits.burst_at(limits.ceil)));
-        node.assured.set(RateLimit::new(limits.assured, limits.burst_at(limits.assured)));
+        node.set(limits);
         match (had, node.has_limit()) {
             (false, true) => self.limits.fetch_add(1, Relaxed),
             (true, false) => self.limits.fetch_sub(1, Relaxed),
@@ -351,7 +286,7 @@ impl Tree {
 
     /// The weight of a node.
     pub fn weight(&self, id: NodeId) -> u32 {
-        self.node(id).weight.load(Relaxed).max(1)
+        self.node(id).weight()
     }
 
     /// A node as it is now.
@@ -363,7 +298,7 @@ impl Tree {
             ceil: ceil.rate(),
             share: share.rate(),
             weight: self.weight(id),
-            burst: ceil.burst(),
+            burst: node.burst(),
             tokens: node.ceil_bucket.level(ceil, now),
             debt: node.debt.load(Relaxed),
             drawn: node.drawn.load(Relaxed),
@@ -427,7 +362,7 @@ impl Tree {
         LeafRates {
             committed: assured.rate(),
             peak: if share.is_free() { node.ceil.get().rate() } else { share.rate() },
-            burst: share.burst().max(node.ceil.get().burst()),
+            burst: share.burst().max(node.burst()),
         }
     }
 
@@ -452,6 +387,41 @@ impl Tree {
                 Err(now) => last = now,
             }
         }
+    }
+}
+
+/// The way from classes up to the link; what does not change of the tree, to be kept at hand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Paths<'t> {
+    size: TreeSize,
+    /// Tenant of each vNIC.
+    tenants: &'t [AtomicU32],
+}
+
+impl Paths<'_> {
+    /// As [`Tree::leaf`] does.
+    #[inline(always)]
+    pub fn leaf(&self, direction: Direction, vnic: u32, class: Class) -> Leaf {
+        let vnic = vnic.min(self.size.vnics - 1);
+        Leaf((direction as u32 * self.size.vnics + vnic) * 2 + class as u32)
+    }
+
+    /// Class, vNIC, tenant, link.
+    #[inline(always)]
+    pub fn of(&self, leaf: Leaf) -> [NodeId; 4] {
+        let TreeSize { tenants, vnics } = self.size;
+        let above = 2 + 2 * tenants;
+        let row = leaf.0 / 2;
+        let inward = row >= vnics;
+        let vnic = if inward { row - vnics } else { row };
+        let tenant = self.tenants.get(vnic as usize).map_or(0, |tenant| tenant.load(Relaxed));
+        let of_direction = if inward { 2 + tenants } else { 2 };
+        [
+            NodeId(above + 2 * vnics + leaf.0),
+            NodeId(above + row),
+            NodeId(of_direction + tenant),
+            NodeId(u32::from(inward)),
+        ]
     }
 }
 

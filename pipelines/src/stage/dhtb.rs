@@ -18,8 +18,10 @@ use super::{Cx, super_frame};
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::direction::Direction;
 use crate::drops::DropReason;
-use crate::nft::{FlowVerdict, NONE, Nft};
-use crate::qos::{Class, Dhtb, Leaf, Offer, OverRate, ShaperVerdict, TokenDecision, TrafficKind, Tree};
+use crate::nft::{Bits, FlowVerdict, NONE, Nft};
+use crate::qos::{
+    Class, Dhtb, Leaf, Offer, OverRate, Paths, ShaperVerdict, TokenDecision, TrafficKind, Tree,
+};
 use crate::vlt::{Hot, Place};
 
 /// A packet that waits for tokens.
@@ -67,30 +69,116 @@ fn pay<P: PacketBuf, const SUPER_FRAMES: bool>(
     dhtb: &mut Dhtb<Parked<P>>,
     nft: &Nft,
 ) {
-    let red = &cx.snapshot.settings.red;
-    for i in burst.pending() {
-        let Some(packet) = burst.packets[i].as_ref() else { continue };
-        let meta = &burst.metas[i];
-        let Some(Crossing { direction, vnic, tunnel, copies }) = across(cx, meta, nft) else { continue };
-        let class = if meta.key.class() != 0 { Class::Rdma } else { Class::Tcp };
-        let leaf = dhtb.tree().leaf(direction, vnic, class);
-        let frame = if SUPER_FRAMES { super_frame::of(packet, &meta.headers) } else { None };
-        let (bytes, tunnel) = match frame {
-            // Up to 128 pieces to each end of a tunnel that a flood has.
-            Some(frame) => (
-                (frame.total_len(red.overhead as usize) as u32).saturating_mul(copies),
-                tunnel * frame.pieces() as u32,
-            ),
-            None => ((packet.len() as u32 + red.overhead) * copies, tunnel),
-        };
-        if !dhtb.pays(leaf, bytes) {
-            let charge = Charge { leaf, bytes, tunnel: tunnel * copies };
-            match frame.filter(|_| copies == 1) {
-                Some(frame) => super_frame_over(cx, burst, i, dhtb, charge, &frame),
-                None => over(cx, burst, i, dhtb, charge),
-            }
+    let mut left = burst.pending;
+    while let Some(run) = first_unpaid::<P, SUPER_FRAMES>(cx, burst, &mut left, dhtb, nft) {
+        if !run.has_several() && !SUPER_FRAMES {
+            let charge = Charge { leaf: run.leaf, bytes: run.bytes as u32, tunnel: run.tunnel as u32 };
+            over(cx, burst, run.packets.trailing_zeros() as usize, dhtb, charge);
+        } else if !dhtb.pays_together(run.leaf, run.bytes, run.tunnel, cx.now.ns) {
+            pay_each::<P, SUPER_FRAMES>(cx, burst, &run, dhtb, nft);
         }
     }
+}
+
+/// Packets of one class that follow each other, and pay together as long as there are tokens for all of them.
+#[derive(Default)]
+struct Run {
+    leaf: Leaf,
+    /// Bits of the packets in the burst.
+    packets: u64,
+    bytes: u64,
+    tunnel: u64,
+}
+
+impl Run {
+    const fn has_several(&self) -> bool {
+        self.packets & self.packets.wrapping_sub(1) != 0
+    }
+}
+
+/// Pays out of the token caches for the packets in `left`, run by run, up to the first run that they do not suffice for. What
+/// comes behind that is looked at after it: packets of a flow stay in their order.
+#[inline(always)]
+fn first_unpaid<P: PacketBuf, const SUPER_FRAMES: bool>(
+    cx: &Cx,
+    burst: &Burst<P>,
+    left: &mut u64,
+    dhtb: &mut Dhtb<Parked<P>>,
+    nft: &Nft,
+) -> Option<Run> {
+    let mut payer = dhtb.payer();
+    let paths = payer.paths;
+    let overhead = cx.snapshot.settings.red.overhead;
+    let mut run = Run::default();
+    for i in Bits(*left) {
+        let Some((charge, _)) = charge::<P, SUPER_FRAMES>(cx, burst, i, paths, nft, overhead) else {
+            continue;
+        };
+        if run.leaf != charge.leaf {
+            if run.packets != 0 && !payer.pays(run.leaf, run.bytes, run.tunnel) {
+                *left &= u64::MAX << i;
+                return Some(run);
+            }
+            run = Run { leaf: charge.leaf, ..Run::default() };
+        }
+        run.packets |= 1 << i;
+        run.bytes += u64::from(charge.bytes);
+        run.tunnel += u64::from(charge.tunnel);
+    }
+    *left = 0;
+    (run.packets != 0 && !payer.pays(run.leaf, run.bytes, run.tunnel)).then_some(run)
+}
+
+/// Each packet of a run for itself: some of them may find tokens.
+#[inline(never)]
+fn pay_each<P: PacketBuf, const SUPER_FRAMES: bool>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    run: &Run,
+    dhtb: &mut Dhtb<Parked<P>>,
+    nft: &Nft,
+) {
+    let overhead = cx.snapshot.settings.red.overhead;
+    for i in Bits(run.packets) {
+        let paths = dhtb.tree().paths();
+        let Some((charge, frame)) = charge::<P, SUPER_FRAMES>(cx, burst, i, paths, nft, overhead) else {
+            continue;
+        };
+        if dhtb.pays(charge.leaf, u64::from(charge.bytes), u64::from(charge.tunnel)) {
+            continue;
+        }
+        match frame {
+            Some(frame) => super_frame_over(cx, burst, i, dhtb, charge, &frame),
+            None => over(cx, burst, i, dhtb, charge),
+        }
+    }
+}
+
+/// What a packet that crosses the tunnel costs; and the super-frame that it is, if it goes once, so that it may be cut.
+#[inline(always)]
+fn charge<P: PacketBuf, const SUPER_FRAMES: bool>(
+    cx: &Cx,
+    burst: &Burst<P>,
+    i: usize,
+    paths: Paths<'_>,
+    nft: &Nft,
+    overhead: u32,
+) -> Option<(Charge, Option<SuperFrame>)> {
+    let packet = burst.packets[i].as_ref()?;
+    let meta = &burst.metas[i];
+    let Crossing { direction, vnic, tunnel, copies } = across(cx, meta, nft)?;
+    let class = if meta.key.class() != 0 { Class::Rdma } else { Class::Tcp };
+    let leaf = paths.leaf(direction, vnic, class);
+    let frame = if SUPER_FRAMES { super_frame::of(packet, &meta.headers) } else { None };
+    let (bytes, tunnel) = match &frame {
+        // Up to 128 pieces to each end of a tunnel that a flood has.
+        Some(frame) => (
+            (frame.total_len(overhead as usize) as u32).saturating_mul(copies),
+            tunnel * frame.pieces() as u32,
+        ),
+        None => ((packet.len() as u32 + overhead) * copies, tunnel),
+    };
+    Some((Charge { leaf, bytes, tunnel: tunnel * copies }, frame.filter(|_| copies == 1)))
 }
 
 /// How a packet crosses the tunnel.

@@ -1,5 +1,6 @@
 //! The tree in simulation: ceilings, weights, what is assured, lent and returned, with many seeds.
 
+mod caches;
 mod sim;
 
 use super::*;

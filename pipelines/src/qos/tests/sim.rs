@@ -143,7 +143,7 @@ impl Sim {
             (sender.worker, sender.size + OVERHEAD, sender.kind, sender.vnic, sender.class)
         };
         let leaf = self.tree.leaf(Direction::Out, vnic, class);
-        if self.workers[worker].pays(leaf, bytes) {
+        if self.workers[worker].pays(leaf, u64::from(bytes), u64::from(self.tunnel)) {
             self.sent(n, false);
             return;
         }

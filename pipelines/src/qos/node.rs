@@ -1,0 +1,115 @@
+//! A node of the tree of rates: what it may do, and what was taken of it.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use zerocopy::FromZeros;
+
+use super::bucket::{BitsPerSec, RateLimit, RateLimitCell, TokenBucket};
+
+/// What is configured for a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeLimits {
+    /// What it always gets; 0: nothing in particular.
+    pub assured: BitsPerSec,
+    /// What it never exceeds; 0: only its parent's limits.
+    pub ceil: BitsPerSec,
+    /// Its part of what its siblings leave.
+    pub weight: u32,
+    /// Bytes that it may save up; 0: a millisecond of its ceil, 128 KiB at least.
+    pub burst: u64,
+}
+
+impl NodeLimits {
+    /// Nothing assured, no ceiling, weight 1.
+    pub const FREE: Self = Self { assured: 0, ceil: 0, weight: 1, burst: 0 };
+
+    /// Bytes that a node saves up at a rate.
+    fn burst_at(&self, rate: BitsPerSec) -> u64 {
+        if self.burst > 0 { self.burst } else { (rate / 8_000).max(128 << 10) }
+    }
+}
+
+/// A node of the tree: link, tenant, vNIC or class. Limits are control's, buckets all workers'.
+#[derive(Debug, FromZeros)]
+#[repr(C, align(128))]
+pub(super) struct Node {
+    pub ceil: RateLimitCell,
+    pub assured: RateLimitCell,
+    /// What the division gives it: classes only.
+    pub share: RateLimitCell,
+    weight: AtomicU32,
+    /// 1 when it or something above it has a limit: classes only.
+    pub limited: AtomicU32,
+    /// Next class in the list of those that woke up; 0: none, else number + 1.
+    pub next_woken: AtomicU32,
+    /// 1 while the division knows the class, or is about to.
+    pub awake: AtomicU32,
+
+    pub ceil_bucket: TokenBucket,
+    pub assured_bucket: TokenBucket,
+    pub share_bucket: TokenBucket,
+    /// Bytes that RDMA sent ahead of its tokens.
+    pub debt: AtomicU64,
+    /// Bytes for which tokens were taken.
+    pub drawn: AtomicU64,
+    /// Times that a class found no tokens.
+    pub held_back: AtomicU64,
+    /// Bytes that all workers together may hold under its ceiling, and under its share; 0: as they like.
+    pub quantum: AtomicU32,
+    pub share_quantum: AtomicU32,
+}
+
+impl Node {
+    /// What it may do from now on.
+    pub fn set(&self, limits: &NodeLimits) {
+        self.weight.store(limits.weight.max(1), Relaxed);
+        let burst = limits.burst_at(limits.ceil);
+        let quantum = RateLimit::new(limits.ceil, burst).quantum();
+        // What workers hold is part of the burst: with it, it is as much as was asked for.
+        self.ceil.set(RateLimit::new(limits.ceil, burst - u64::from(quantum)));
+        self.quantum.store(quantum, Relaxed);
+        self.assured.set(RateLimit::new(limits.assured, limits.burst_at(limits.assured)));
+    }
+
+    /// Its share of what is left over, in proportion to its siblings' weights.
+    pub fn weight(&self) -> u32 {
+        self.weight.load(Relaxed).max(1)
+    }
+
+    /// What the division gives a class from now on.
+    pub fn set_share(&self, share: RateLimit) {
+        self.share.set(share);
+        self.share_quantum.store(share.quantum(), Relaxed);
+    }
+
+    /// What the ceiling saves up, in its bucket and in the token caches of workers. Bytes.
+    pub fn burst(&self) -> u64 {
+        self.ceil.get().burst() + u64::from(self.quantum.load(Relaxed))
+    }
+
+    /// As if nothing had ever been sent.
+    pub fn forget(&self) {
+        self.set_share(RateLimit::FREE);
+        self.buckets().iter().for_each(|(bucket, _)| bucket.fill());
+        for count in [&self.debt, &self.drawn, &self.held_back] {
+            count.store(0, Relaxed);
+        }
+    }
+
+    /// Its buckets, each with its rate and burst.
+    pub fn buckets(&self) -> [(&TokenBucket, RateLimit); 3] {
+        [
+            (&self.ceil_bucket, self.ceil.get()),
+            (&self.assured_bucket, self.assured.get()),
+            (&self.share_bucket, self.share.get()),
+        ]
+    }
+
+    /// True with a ceiling or an assured rate of its own.
+    pub fn has_limit(&self) -> bool {
+        !self.ceil.get().is_free() || !self.assured.get().is_free()
+    }
+}
+
+const _: () = assert!(size_of::<Node>() == 128);
+const _: () = assert!(std::mem::offset_of!(Node, ceil_bucket) == 64);
