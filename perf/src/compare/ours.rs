@@ -25,6 +25,8 @@ pub struct Ours {
     daemon: Daemon,
     /// Whether its packets are to pay.
     pays: bool,
+    /// Whether its rates have bursts of their own.
+    has_bursts: bool,
 }
 
 /// How long the first packets may take to pay.
@@ -42,7 +44,7 @@ impl Ours {
     pub fn start_with(daemon: &DaemonSetup<'_>, text: &str, job: &Job) -> Result<Self> {
         // What stays on the host crosses no link and pays nothing.
         let pays = job.qos && job.case != Case::L2;
-        Ok(Self { daemon: Daemon::start(daemon, text)?, pays })
+        Ok(Self { daemon: Daemon::start(daemon, text)?, pays, has_bursts: job.burst > 0 })
     }
 
     pub fn daemon(&mut self) -> &mut Daemon {
@@ -77,9 +79,12 @@ impl Switch for Ours {
         let answer = self.daemon.ask("show qos")?;
         match paid(&answer) {
             Some((bytes, 0)) => Ok(bytes),
-            _ => Err(Error::refused(format!(
-                "packets are to pay and not to wait, but `show qos` says {answer}"
+            Some((bytes, waited)) => Err(Error::refused(format!(
+                "{waited} packets had to wait for tokens where none should: {bytes} bytes were paid for, and the machine is faster \
+                 than the rates of --qos{}",
+                if self.has_bursts { ", or one burst of packets is more than --burst" } else { "" }
             ))),
+            None => Err(Error::refused("`show qos` has no nodes of classes, or no counter `waited`")),
         }
     }
 
@@ -120,16 +125,21 @@ fn paid(answer: &Value) -> Option<(u64, u64)> {
     Some((bytes, answer["counters"]["waited"].as_u64()?))
 }
 
+/// How many times the rates are those for the shortest frames, so that none waits of longer ones either. Config takes 10 Tbit/s at most.
+fn longer(job: &Job) -> u64 {
+    (job.inner_bytes as u64).div_ceil(64).min(25)
+}
+
 /// A rate, or a tenant's part of it, in both directions: ten times and more what a core can carry, but a limit all the same, so that
 /// each packet pays at every level.
 fn both_ways(job: &Job, assured: u64, ceil: Option<u64>) -> Value {
     let tenants = u64::from(job.tenants.unwrap_or(1));
-    let mut way = json!({ "assured": format!("{}Mbit", assured * 1000 / tenants) });
+    let mut way = json!({ "assured": format!("{}Mbit", assured * longer(job) * 1000 / tenants) });
     if job.burst > 0 {
         way["burst"] = format!("{}B", job.burst).into();
     }
     if let Some(ceil) = ceil {
-        way["ceil"] = format!("{ceil}Gbit").into();
+        way["ceil"] = format!("{}Gbit", ceil * longer(job)).into();
     }
     json!({ "out": way, "in": way })
 }
@@ -234,8 +244,7 @@ pub(crate) fn begin(
         config.set(&json!({ "rcft": { "entries": job.flows.count * 5 / 4 } }));
     }
     if job.qos {
-        // The link's own burst stays what it is: tenants have theirs.
-        config.set(&json!({ "qos": { "link": "400Gbit" } }));
+        config.set(&json!({ "qos": { "link": format!("{}Gbit", 400 * longer(job)) } }));
     }
     for number in 0..job.idle_ports {
         let name = format!("idle{number}");
@@ -356,6 +365,17 @@ mod tests {
                 (vnics, 2)
             );
         }
+    }
+
+    #[test]
+    fn rates_are_as_many_packets_of_any_length_and_bursts_as_many_bytes() {
+        let text =
+            text_for(&Job { inner_bytes: 1400, qos: true, burst: 131_072, ..Job::plain(Case::Encap, "1k") });
+        assert!(text.contains("link = \"8800Gbit\""), "{text}");
+        // Of the VPC, the vNIC and both classes, in both directions.
+        assert_eq!(text.matches("burst = \"131072B\"").count(), 8, "{text}");
+        let longest = text_for(&Job { inner_bytes: 9000, qos: true, ..Job::plain(Case::Encap, "1k") });
+        assert!(longest.contains("link = \"10000Gbit\"") && !longest.contains("burst"), "{longest}");
     }
 
     #[test]

@@ -110,19 +110,26 @@ struct Level<'t> {
 }
 
 impl<'t> Level<'t> {
-    /// The class first. One that is under no limit pays nothing, whatever its last share was.
-    fn all(path: [&'t Node; 4]) -> [Self; 4] {
-        let [own, ..] = path;
-        let mut levels = path.map(|node| Self {
-            node,
-            ceil: node.ceil.get(),
-            share: RateLimit::FREE,
-            assured: RateLimit::FREE,
-        });
-        if own.limited.load(Relaxed) != 0 {
-            (levels[0].share, levels[0].assured) = (own.share.get(), own.assured.get());
+    /// A vNIC, a tenant or the link.
+    #[inline(always)]
+    fn above(node: &'t Node) -> Self {
+        Self { node, ceil: node.ceil.get(), share: RateLimit::FREE, assured: RateLimit::FREE }
+    }
+
+    /// A class. One that is under no limit pays nothing, whatever its last share was.
+    #[inline(always)]
+    fn class(node: &'t Node) -> Self {
+        let level = Self::above(node);
+        if node.limited.load(Relaxed) == 0 {
+            return level;
         }
-        levels
+        Self { share: node.share.get(), assured: node.assured.get(), ..level }
+    }
+
+    /// The one at a place in a path.
+    #[inline(always)]
+    fn at(path: &[&'t Node; 4], place: usize) -> Self {
+        if place == 0 { Self::class(path[0]) } else { Self::above(path[place]) }
     }
 
     /// How long until there are `n`, in nanoseconds.
@@ -143,9 +150,12 @@ impl<'t> Level<'t> {
 
     /// As many as one of 2^`workers` draws at once.
     fn quantum(&self, workers: u32) -> u64 {
-        let quanta = [&self.node.quantum, &self.node.share_quantum].map(|quantum| quantum.load(Relaxed));
-        let least = quanta.into_iter().filter(|quantum| *quantum > 0).min();
-        least.map_or(QUANTUM_MAX, |least| u64::from(least >> workers).min(QUANTUM_MAX))
+        let least = match (self.node.quantum.load(Relaxed), self.node.share_quantum.load(Relaxed)) {
+            (0, 0) => return QUANTUM_MAX,
+            (0, one) | (one, 0) => one,
+            (one, other) => one.min(other),
+        };
+        u64::from(least >> workers).min(QUANTUM_MAX)
     }
 
     /// Takes `n`, there or not.
@@ -161,7 +171,7 @@ impl<'t> Level<'t> {
 pub(super) fn settle(tree: &Tree, leaf: Leaf, now: Stamp) {
     let path = tree.path(leaf);
     let own = path[0];
-    let levels = Level::all(path);
+    let levels: [Level; 4] = std::array::from_fn(|place| Level::at(&path, place));
     let quantum = levels.iter().map(|level| level.quantum(0)).min().unwrap_or_default();
     for _ in 0..SETTLE {
         let n = own.debt.load(Relaxed).min(quantum.max(SETTLE_LEAST));
@@ -183,21 +193,22 @@ fn pay(own: &Node, most: u64) -> u64 {
 /// Spends tokens that are there already, of each node of a path. `held`: those of a worker by node.
 #[inline(always)]
 pub(super) fn spend(held: &mut [u64], path: [NodeId; 4], need: Need) -> bool {
-    let (at, wanted) = (path.map(|id| id.0 as usize), need.by_level());
-    let [class, vnic, tenant, link] = at.map(|at| held[at]);
+    // Written out: this is done for each packet where many classes are on their way at once, and `map` is a call.
+    let [class, vnic, tenant, link] = path;
     let left = [
-        class.wrapping_sub(wanted[0]),
-        vnic.wrapping_sub(wanted[1]),
-        tenant.wrapping_sub(wanted[2]),
-        link.wrapping_sub(wanted[3]),
+        held[class.place()].wrapping_sub(need.bytes),
+        held[vnic.place()].wrapping_sub(need.bytes),
+        held[tenant.place()].wrapping_sub(need.bytes),
+        held[link.place()].wrapping_sub(need.bytes + need.tunnel),
     ];
     // The highest bit is set where there were not enough: nobody has 2^63 of them.
     if (left[0] | left[1] | left[2] | left[3]).cast_signed() < 0 {
         return false;
     }
-    for (at, left) in at.into_iter().zip(left) {
-        held[at] = left;
-    }
+    held[class.place()] = left[0];
+    held[vnic.place()] = left[1];
+    held[tenant.place()] = left[2];
+    held[link.place()] = left[3];
     true
 }
 
@@ -225,7 +236,7 @@ impl TokenCaches {
     /// Tokens of a node that are here.
     #[cfg(test)]
     pub fn held(&self, id: NodeId) -> u64 {
-        self.held[id.0 as usize]
+        self.held[id.place()]
     }
 
     /// Tokens by node, to [spend].
@@ -238,17 +249,17 @@ impl TokenCaches {
     #[inline(never)]
     pub fn draw_for_all(&mut self, tree: &Tree, leaf: Leaf, need: Need, now: Stamp) -> bool {
         let ids = tree.paths().of(leaf);
-        let path = ids.map(|id| tree.node(id));
-        let levels = Level::all(path);
+        let path = tree.nodes_at(ids);
         if path[0].limited.load(Relaxed) != 0 {
             tree.wake(leaf);
             // A single packet may be larger than a burst, several are not.
-            let has_room = levels.iter().zip(need.by_level()).all(|(level, n)| level.has_room_for(n));
+            let wanted = need.by_level();
+            let has_room = (0..4).all(|place| Level::at(&path, place).has_room_for(wanted[place]));
             if !has_room || path[0].debt.load(Relaxed) > 0 {
                 return false;
             }
         }
-        self.draw(tree, ids, &levels, leaf, need, now).is_ok() && spend(&mut self.held, ids, need)
+        self.draw(tree, ids, &path, leaf, need, now).is_ok() && spend(&mut self.held, ids, need)
     }
 
     /// A packet for which the token caches did not suffice.
@@ -264,7 +275,7 @@ impl TokenCaches {
     ) -> TokenDecision {
         let n = need.bytes;
         let ids = tree.paths().of(leaf);
-        let path = ids.map(|id| tree.node(id));
+        let path = tree.nodes_at(ids);
         let own = path[0];
         if own.limited.load(Relaxed) != 0 {
             tree.wake(leaf);
@@ -272,9 +283,8 @@ impl TokenCaches {
             // What was owed to a limit that is gone is owed no more.
             own.debt.store(0, Relaxed);
         }
-        let levels = Level::all(path);
         let wait = loop {
-            match self.draw(tree, ids, &levels, leaf, need, now) {
+            match self.draw(tree, ids, &path, leaf, need, now) {
                 Ok(()) => {
                     self.repay(own, ids, need);
                     if spend(&mut self.held, ids, need) {
@@ -312,33 +322,39 @@ impl TokenCaches {
         &mut self,
         tree: &Tree,
         ids: [NodeId; 4],
-        levels: &[Level; 4],
+        path: &[&Node; 4],
         leaf: Leaf,
         need: Need,
         now: Stamp,
     ) -> Result<(), u64> {
         let wanted = need.by_level();
-        let at = ids.map(|id| id.0 as usize);
-        let missing: [u64; 4] =
-            std::array::from_fn(|level| wanted[level].saturating_sub(self.held[at[level]]));
-        let own = &levels[0];
+        let mut missing = wanted;
+        for (missing, id) in missing.iter_mut().zip(ids) {
+            *missing = missing.saturating_sub(self.held[id.place()]);
+        }
+        let own = Level::class(path[0]);
         let promised = &mut self.promised[leaf.0 as usize];
-        *promised = (*promised).min(self.held[at[0]]);
+        *promised = (*promised).min(self.held[ids[0].place()]);
         let assured = !own.assured.is_free()
             && (*promised >= need.bytes || own.is_assured(need.bytes - *promised, now));
         if !assured {
-            let short = levels.iter().zip(missing).filter(|(_, missing)| *missing > 0);
-            match short.map(|(level, missing)| level.wait(missing, now)).max() {
-                None | Some(0) => {}
-                Some(wait) => return Err(wait),
+            let mut wait = if missing[0] > 0 { own.wait(missing[0], now) } else { 0 };
+            for place in 1..4 {
+                if missing[place] > 0 {
+                    wait = wait.max(Level::above(path[place]).wait(missing[place], now));
+                }
+            }
+            if wait > 0 {
+                return Err(wait);
             }
         }
         // There are tokens: as many as a quantum has, if there are that many.
         let workers = tree.workers();
-        for (place, (level, missing)) in levels.iter().zip(missing).enumerate() {
+        for (place, missing) in missing.into_iter().enumerate() {
             if missing == 0 {
                 continue;
             }
+            let level = Level::at(path, place);
             let quantum = level.quantum(workers);
             let has_quantum =
                 quantum > missing && (level.wait(quantum, now) == 0 || level.is_assured(quantum, now));
@@ -347,7 +363,7 @@ impl TokenCaches {
                 *promised += n;
             }
             level.take(n, now);
-            self.held[at[place]] += n;
+            self.held[ids[place].place()] += n;
         }
         Ok(())
     }
@@ -359,11 +375,12 @@ impl TokenCaches {
         }
         // What is owed had tunnels as this packet has.
         let (bytes, whole) = (need.bytes.max(1), need.bytes.max(1) + need.tunnel);
-        let [class, vnic, tenant, link] = ids.map(|id| self.held[id.0 as usize]);
-        let paid = pay(own, class.min(vnic).min(tenant).min(link * bytes / whole));
+        let [class, vnic, tenant, link] = ids;
+        let least = self.held[class.place()].min(self.held[vnic.place()]).min(self.held[tenant.place()]);
+        let paid = pay(own, least.min(self.held[link.place()] * bytes / whole));
         let costs = Need { bytes: paid, tunnel: paid * need.tunnel / bytes }.by_level();
         for (id, cost) in ids.into_iter().zip(costs) {
-            self.held[id.0 as usize] -= cost;
+            self.held[id.place()] -= cost;
         }
     }
 

@@ -52,6 +52,14 @@ impl Leaf {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
 
+impl NodeId {
+    /// Its index in whatever has something for each node.
+    #[inline(always)]
+    pub(super) const fn place(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// What classes have besides their nodes.
 #[derive(Debug, FromZeros)]
 #[repr(C)]
@@ -178,7 +186,7 @@ impl Tree {
 
     #[inline(always)]
     pub(super) fn node(&self, id: NodeId) -> &Node {
-        &self.nodes[id.0 as usize]
+        &self.nodes[id.place()]
     }
 
     /// The way from classes up to the link.
@@ -190,7 +198,13 @@ impl Tree {
     /// Class, vNIC, tenant, link.
     #[inline]
     pub(super) fn path(&self, leaf: Leaf) -> [&Node; 4] {
-        self.paths().of(leaf).map(|id| self.node(id))
+        self.nodes_at(self.paths().of(leaf))
+    }
+
+    /// The nodes of a path.
+    #[inline(always)]
+    pub(super) fn nodes_at(&self, [class, vnic, tenant, link]: [NodeId; 4]) -> [&Node; 4] {
+        [self.node(class), self.node(vnic), self.node(tenant), self.node(link)]
     }
 
     /// One more worker draws from the tree.
