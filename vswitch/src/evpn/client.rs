@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use vswitch_api::gobgp;
 
-use super::apply::{Applier, Changes, View, apply};
+use super::apply::{Applier, Changes, apply};
 use super::book::{Book, Dirty};
 use super::codec::{self, Targets};
 use super::publish::{Local, News, Publisher, Speaker, Step};
@@ -22,6 +22,8 @@ use crate::api::Job;
 use crate::config::EvpnConfig;
 use crate::control::asking::{Asker, Unanswered};
 use crate::controller::Controller;
+use crate::switch::view::View;
+use crate::topology::paths::tunnel_sources;
 
 /// Between two turns: what comes within one is one change of the switch.
 const TURN: Duration = Duration::from_millis(25);
@@ -292,8 +294,7 @@ impl Evpn {
 
     /// Takes in what the switch is like.
     fn look(&mut self, view: &View) {
-        let first = view.config.uplinks.iter().find_map(|uplink| uplink.addresses.first());
-        self.vtep = self.config.vtep.or(first.map(|net| net.addr()));
+        self.vtep = self.config.vtep.or_else(|| tunnel_sources(&view.config.uplinks).first().copied());
         let local = Local::of(&view.config, self.config.prefixes);
         self.announces |= local != self.local;
         self.local = local;

@@ -31,6 +31,7 @@ mod start;
 mod tend;
 mod tidy;
 mod uplinks;
+pub mod view;
 mod wanted;
 
 use std::path::Path;
