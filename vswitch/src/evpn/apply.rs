@@ -16,7 +16,7 @@ use crate::controller::Controller;
 use crate::state::owners::Owner;
 use crate::switch::following::Heard;
 use crate::switch::view::View;
-use crate::switch::{Missing, Switch, SwitchError};
+use crate::switch::{Switch, SwitchError};
 use crate::topology::stations::Stations;
 
 /// Addresses, stations and prefixes of a batch each: control does others' work between two.
@@ -272,7 +272,7 @@ fn route_all(switch: &mut Switch, routes: &[RouteChange]) -> Result<(), SwitchEr
     let owned = routes.iter().filter(|route| route.target.is_some());
     let made = owned.map(|route| (("route".to_owned(), route_id(&route.vpc, route.to)), Owner::Evpn));
     let made = made.collect();
-    let result = switch.edit_and_place(Vec::new(), Missing::Awaited, made, |config| {
+    let result = switch.edit_heard(made, |config| {
         for route in routes {
             let Some(vpc) = config.vpcs.iter_mut().find(|vpc| vpc.name == route.vpc) else { continue };
             let at = vpc.routes.iter().position(|known| known.to == route.to);
