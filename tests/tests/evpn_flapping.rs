@@ -6,11 +6,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tests::api::Api;
 use tests::bgp::{GRPC, Gobgpd, station, station_after};
 use tests::lab::{Lab, Tenant, UNDERLAY_MTU, vpc};
 use tests::netns::cable;
 use tests::steady::Flows;
 use tests::{Daemon, Family, Workdir, pair, wait_for};
+use vswitch_api::v1::Kind;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const FLOWS: u32 = 16;
@@ -178,16 +180,31 @@ fn evpn_a_thousand_flaps_cost_the_disk_a_line_in_five_seconds() {
     site.await_place(VNI, "10.0.0.2", "vtep 172.16.0.2");
     let folder = site.state.path().to_owned();
     let before = journals(&folder);
+    let revision = || {
+        let mut api = Api::connect(site.daemon.socket());
+        api.get(Kind::Vpc, "red").unwrap().revision
+    };
+    let first = revision();
     let began = Instant::now();
+    // As fast as it goes, and then so that the switch takes each of them in for itself.
     site.other.tell((0..1000).flat_map(|_| [(flapping(), true), (flapping(), false)]));
+    let paced = (0..400).map(|at| {
+        std::thread::sleep(Duration::from_millis(30));
+        (flapping(), at % 2 == 0)
+    });
+    site.other.tell(paced);
     site.other.announce([flapping()].into_iter());
     site.await_place(VNI, "10.0.0.3", "vtep 172.16.0.2");
-    let took = began.elapsed();
+    let (took, changes) = (began.elapsed(), revision() - first);
     let after = journals(&folder);
     let (lines, bytes) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
-    println!("1000 flaps in {:.1} s: {lines} lines of the journal, {bytes} bytes", took.as_secs_f64());
+    println!(
+        "1200 flaps in {:.1} s, {changes} changes of the switch: {lines} lines of the journal, {bytes} bytes",
+        took.as_secs_f64()
+    );
     let most = 2 + usize::try_from(took.as_secs() / 5).unwrap();
     assert!(lines <= most && bytes <= 500 * most, "{lines} lines, {bytes} bytes in {took:?}");
+    assert!(changes > 20, "{changes} changes only: it was not put to the test");
     // It is saved all the same: both are killed, and the switch knows it at once.
     let text = || {
         let entries = std::fs::read_dir(&folder).unwrap().flatten();
