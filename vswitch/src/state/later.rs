@@ -61,7 +61,8 @@ mod tests {
     use crate::config::{Config, LocationConfig};
     use crate::state::change::apply;
 
-    const NETWORK: &str = "[[vpc]]\nname = \"red\"\nvni = 1\n";
+    const NETWORK: &str = "[[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"172.16.0.1/24\"]\n\
+        [[vpc]]\nname = \"red\"\nvni = 1\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n";
 
     fn location(number: u8, vtep: u8) -> LocationConfig {
         let text = format!(
