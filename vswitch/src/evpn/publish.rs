@@ -7,8 +7,8 @@
 //! Sequence numbers (RFC 7432 section 15): a MAC address that comes here while others announce it has moved, and is announced with the
 //! next number after theirs. When somebody else says a higher one, it has moved on, and is announced no more, though the vNIC may
 //! still be there: it is here again when the vNIC comes anew, or when nobody else says so any longer. So two hosts that both have it never
-//! answer each other without end. One that goes and comes too often is a duplicate (section 15.1, `moves.rs`): nothing is announced of it and
-//! nothing taken in for a while.
+//! answer each other without end. One that goes and comes too often is a duplicate (section 15.1, `moves.rs`): nothing new is announced of
+//! it and nothing taken in for a while.
 
 mod moves;
 
