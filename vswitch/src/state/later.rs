@@ -119,7 +119,11 @@ mod tests {
                 config.locations.sort_by_key(|location| location.vip);
                 config
             };
-            assert_eq!(sorted(read(&[together.clone()])), sorted(read(&steps[..=at])), "after step {at}");
+            assert_eq!(
+                sorted(read(std::slice::from_ref(&together))),
+                sorted(read(&steps[..=at])),
+                "after step {at}"
+            );
         }
         let owners: Vec<_> = later.change().unwrap().owners().map(|(_, _, owner)| owner).collect();
         assert_eq!(owners, [Owner::Etcd]);
