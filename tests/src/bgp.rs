@@ -1,6 +1,7 @@
 //! BGP speakers of others: gobgpd, as it runs beside the switch, and zebra with bgpd of FRR, as Debian has them: private copies in
 //! namespaces, with folders and sockets of their own. The machine's own services, if there are any, are never touched.
 
+use crate::runtime::thread_ticks;
 use crate::{Netns, Process, Workdir, frr, process, wait_for};
 use prost::{Message, Name};
 use prost_types::Any;
@@ -58,7 +59,8 @@ impl Gobgpd {
         let hosts = format!("{GRPC},unix://{}", self.socket());
         // One that was killed left it there.
         let _ = std::fs::remove_file(self.socket());
-        let args = ["gobgpd", "-f", &config, "--api-hosts", &hosts, "--pprof-disable"];
+        // As the switch's EVPN.md says how it is to run: it makes and forgets much for each route.
+        let args = ["env", "GOGC=800", "gobgpd", "-f", &config, "--api-hosts", &hosts, "--pprof-disable"];
         self.process = Some(netns.spawn("gobgpd", &args, &self.dir));
         wait_for("gobgpd to answer", START, || {
             let process = self.process.as_mut()?;
@@ -76,13 +78,29 @@ impl Gobgpd {
     /// Has it announce paths, one after another.
     #[track_caller]
     pub fn announce(&self, paths: impl Iterator<Item = gobgp::Path>) {
+        self.tell(paths.map(|path| (path, true)));
+    }
+
+    /// Has it withdraw paths.
+    #[track_caller]
+    pub fn withdraw(&self, paths: impl Iterator<Item = gobgp::Path>) {
+        self.tell(paths.map(|path| (path, false)));
+    }
+
+    /// Has it announce some paths and withdraw others, one after another.
+    #[track_caller]
+    pub fn tell(&self, paths: impl Iterator<Item = (gobgp::Path, bool)>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let endpoint = Endpoint::from_shared(format!("unix:{}", self.socket())).unwrap();
             let mut client = GobgpApiClient::new(endpoint.connect().await.unwrap());
-            for path in paths {
-                let request = gobgp::AddPathRequest { path: Some(path) };
-                client.add_path(request).await.unwrap_or_else(|status| panic!("gobgpd refused: {status}"));
+            for (path, is_there) in paths {
+                let (family, path) = (path.family, Some(path));
+                let answer = match is_there {
+                    true => client.add_path(gobgp::AddPathRequest { path }).await.map(drop),
+                    false => client.delete_path(gobgp::DeletePathRequest { family, path }).await.map(drop),
+                };
+                answer.unwrap_or_else(|status| panic!("gobgpd refused: {status}"));
             }
         });
     }
@@ -104,6 +122,29 @@ impl Gobgpd {
     #[track_caller]
     pub fn routes(&self) -> String {
         self.gobgp(&["global", "rib", "-a", "evpn"])
+    }
+
+    /// How many destinations its table of EVPN has.
+    #[track_caller]
+    pub fn destinations(&self) -> u32 {
+        let summary = self.gobgp(&["global", "rib", "summary", "-a", "evpn"]);
+        let found = summary.split_once("Destination:").and_then(|(_, rest)| rest.split([',', '\n']).next());
+        found
+            .and_then(|word| word.trim().parse().ok())
+            .unwrap_or_else(|| panic!("gobgp counted none: {summary}"))
+    }
+
+    /// Processor time that it has had, in clock ticks (a hundredth of a second).
+    #[track_caller]
+    pub fn ticks(&self) -> u64 {
+        let process = self.process.as_ref().unwrap_or_else(|| panic!("gobgpd does not run"));
+        thread_ticks(process.pid(), "")
+    }
+
+    /// Waits until its session with its peer is established.
+    #[track_caller]
+    pub fn await_session(&self, limit: Duration) {
+        wait_for("the session", limit, || self.gobgp(&["neighbor"]).contains("Establ").then_some(()));
     }
 
     /// Waits until its routes of EVPN are as wanted.
@@ -129,6 +170,18 @@ fn pack<M: Message + Name>(message: &M) -> Any {
 
 /// A path of type 2, as anybody may announce it by gobgpd's interface.
 pub fn station(router_id: &str, vni: u32, mac: &str, ip: &str, vtep: &str) -> gobgp::Path {
+    station_after(router_id, vni, mac, ip, vtep, None)
+}
+
+/// The same of a station that has moved, with its sequence number.
+pub fn station_after(
+    router_id: &str,
+    vni: u32,
+    mac: &str,
+    ip: &str,
+    vtep: &str,
+    sequence: Option<u32>,
+) -> gobgp::Path {
     let family = Some(gobgp::Family { afi: 25, safi: 70 });
     let rd = gobgp::RouteDistinguisherIpAddress { admin: router_id.into(), assigned: 7 };
     let nlri = pack(&gobgp::EvpnmacipAdvertisementRoute {
@@ -141,7 +194,9 @@ pub fn station(router_id: &str, vni: u32, mac: &str, ip: &str, vtep: &str) -> go
     });
     let target =
         gobgp::TwoOctetAsSpecificExtended { is_transitive: true, sub_type: 2, asn: ASN, local_admin: vni };
-    let communities = vec![pack(&target), pack(&gobgp::EncapExtended { tunnel_type: 8 })];
+    let mut communities = vec![pack(&target), pack(&gobgp::EncapExtended { tunnel_type: 8 })];
+    let mobility = sequence.map(|sequence_num| gobgp::MacMobilityExtended { is_sticky: false, sequence_num });
+    communities.extend(mobility.iter().map(pack));
     let reach =
         gobgp::MpReachNlriAttribute { family, next_hops: vec![vtep.into()], nlris: vec![nlri.clone()] };
     gobgp::Path {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tests::bgp::{GRPC, Gobgpd, station};
 use tests::lab::{Lab, UNDERLAY_MTU, vpc};
 use tests::netns::cable;
+use tests::runtime::thread_ticks;
 use tests::steady::Flows;
 use tests::{Daemon, Family, pair, steps, wait_for};
 
@@ -25,6 +26,27 @@ fn paths() -> impl Iterator<Item = tests::bgp::Path> {
     })
 }
 
+/// Time since a moment, and the processor time of some processes since.
+struct Clock {
+    began: Instant,
+    spent: Vec<(&'static str, u64)>,
+}
+
+impl Clock {
+    fn start(spent: &[(&'static str, u64)]) -> Clock {
+        Clock { began: Instant::now(), spent: spent.to_vec() }
+    }
+
+    fn tell(&self, what: &str, now: &[u64]) {
+        let shares = self.spent.iter().zip(now);
+        let shares =
+            shares.map(|((name, before), now)| format!("{name} {:.2} s", (now - before) as f64 / 100.0));
+        let shares: Vec<String> = shares.collect();
+        let took = self.began.elapsed().as_secs_f64();
+        println!("{ROUTES} routes {what} after {took:.2} s; processor time: {}", shares.join(", "));
+    }
+}
+
 #[test]
 fn evpn_ten_thousand_routes_come_and_go_while_tenants_notice_nothing() {
     let step = steps();
@@ -38,6 +60,13 @@ fn evpn_ten_thousand_routes_come_and_go_while_tenants_notice_nothing() {
     let mut other = Gobgpd::start(&lab.peer, "172.16.0.100", &["192.168.255.1"]);
     other.announce(paths());
     step("the other gobgpd has its routes");
+    // How long gobgpd takes with nothing beside it is the least that the switch can take.
+    let mut gobgpd = Gobgpd::start(&lab.host, "172.16.0.1", &["192.168.255.2"]);
+    gobgpd.await_session(PATIENCE);
+    let alone = Clock::start(&[("this gobgpd", gobgpd.ticks()), ("the other gobgpd", other.ticks())]);
+    wait_for("gobgpd to have all of them", PATIENCE, || (gobgpd.destinations() >= ROUTES).then_some(()));
+    alone.tell("in the table of a gobgpd without a switch", &[gobgpd.ticks(), other.ticks()]);
+    gobgpd.kill();
     let port = |name: &str| format!("{{ kind = \"veth\", iface = \"{name}\" }}");
     let config = [
         format!("[control]\nevpn = {{ gobgpd = \"{GRPC}\" }}\n"),
@@ -50,20 +79,34 @@ fn evpn_ten_thousand_routes_come_and_go_while_tenants_notice_nothing() {
         two.vnic_on(&port("two")),
     ]
     .concat();
-    let daemon = Daemon::start_alone(&lab.host, &config);
+    let mut daemon = Daemon::start_alone(&lab.host, &config);
+    let pid = daemon.process().pid();
     let before = daemon.counters();
     let flows = Flows::start(&one.netns, &two.netns, "10.0.0.2", FLOWS);
     let used = || daemon.figure("show vlt 4194303", "/used");
     let others = used();
-    let gobgpd = Gobgpd::start(&lab.host, "172.16.0.1", &["192.168.255.2"]);
-    wait_for("the session", PATIENCE, || gobgpd.gobgp(&["neighbor"]).contains("Establ").then_some(()));
-    let began = Instant::now();
+    gobgpd.again(&lab.host);
+    gobgpd.await_session(PATIENCE);
+    let spent = || {
+        [
+            gobgpd.ticks(),
+            other.ticks(),
+            thread_ticks(pid, "worker"),
+            thread_ticks(pid, "evpn"),
+            thread_ticks(pid, ""),
+        ]
+    };
+    let names =
+        ["this gobgpd", "the other gobgpd", "the switch's worker", "its thread of EVPN", "all of the switch"];
+    let before_all: Vec<_> = names.into_iter().zip(spent()).collect();
+    let beside = Clock::start(&before_all);
     step("the session is established");
+    wait_for("gobgpd to have all of them", PATIENCE, || (gobgpd.destinations() >= ROUTES).then_some(()));
+    beside.tell("in the table of the switch's gobgpd", &spent());
     wait_for("all of them to be in the VLT", PATIENCE, || {
         (used() >= others + i64::from(ROUTES)).then_some(())
     });
-    let took = began.elapsed();
-    println!("{ROUTES} routes in the VLT after {:.2} s", took.as_secs_f64());
+    beside.tell("in the VLT", &spent());
     let shown = daemon.json("show evpn");
     assert_eq!(shown["heard"]["stations"], ROUTES, "{shown}");
     assert_eq!((&shown["refused"], &shown["unusable"]), (&0.into(), &0.into()), "{shown}");

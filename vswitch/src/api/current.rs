@@ -1,61 +1,25 @@
-//! What the switch has at a moment: taken on the control thread in no time, and looked at without it.
+//! What the switch has at a moment, as objects of the API.
 
 use std::collections::{BTreeMap, HashSet};
-use std::net::IpAddr;
-use std::sync::Arc;
 
-use imbl::OrdMap;
-use pipelines::snapshot::Snapshot;
 use vswitch_api::v1::{self, Kind};
-use wire::Vni;
 
 use super::kinds::{self, Item};
 use super::places::place;
 use super::refusal::Problem;
-use crate::config::{Config, LocationConfig};
 use crate::state::owners::Owner;
 use crate::state::ownership::Ownership;
 use crate::switch::Switch;
-
-/// The objects, which are shared with the switch.
-#[derive(Clone)]
-pub(super) struct View {
-    /// Without its locations.
-    pub config: Arc<Config>,
-    /// By index of the VPC, and address.
-    locations: OrdMap<(u32, IpAddr), LocationConfig>,
-    snapshot: Arc<Snapshot>,
-    pub revision: u64,
-    pub owners: Ownership,
-}
+pub(super) use crate::switch::view::View;
 
 impl View {
-    pub fn of(switch: &Switch) -> Self {
-        Self {
-            config: switch.shared_config(),
-            locations: switch.topology().all_locations(),
-            snapshot: switch.snapshot().clone(),
-            revision: switch.changes().revision(),
-            owners: switch.ownership(),
-        }
-    }
-
-    pub fn location(&self, vni: Vni, vip: IpAddr) -> Option<&LocationConfig> {
-        let vpc = self.snapshot.vnis.get(u128::from(vni.get()))?;
-        self.locations.get(&(vpc, vip))
-    }
-
-    pub fn locations(&self) -> impl Iterator<Item = &LocationConfig> {
-        self.locations.values()
-    }
-
     /// An object.
-    pub fn get(&self, kind: Kind, id: &str) -> Result<Option<Item>, Problem> {
+    pub(super) fn get(&self, kind: Kind, id: &str) -> Result<Option<Item>, Problem> {
         Ok(self.some(kind, &[id])?.into_iter().next())
     }
 
     /// Those of some objects that there are.
-    pub fn some(&self, kind: Kind, ids: &[impl AsRef<str>]) -> Result<Vec<Item>, Problem> {
+    pub(super) fn some(&self, kind: Kind, ids: &[impl AsRef<str>]) -> Result<Vec<Item>, Problem> {
         let Some(place) = place(kind) else {
             let known = ids.iter().map(|id| {
                 let (vni, vip) = kinds::location_of(id.as_ref())?;
@@ -72,7 +36,7 @@ impl View {
     }
 
     /// The ids of all objects of a kind, in order.
-    pub fn ids(&self, kind: Kind) -> Vec<String> {
+    pub(super) fn ids(&self, kind: Kind) -> Vec<String> {
         let mut ids = match place(kind) {
             Some(place) => place.ids(&self.config),
             None => self.locations().map(kinds::location_id).collect(),

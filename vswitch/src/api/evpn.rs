@@ -1,11 +1,14 @@
 //! The service `Evpn`: what is heard and said by BGP.
 
+use std::time::Instant;
+
 use vswitch_api::v1;
 use vswitch_api::v1::evpn_server::Evpn;
 
 use super::refusal::Problem;
 use super::service::service;
 use crate::controller::Controller;
+use crate::evpn::publish::Duplicate;
 use crate::evpn::status::Count;
 
 service! { Evpn {
@@ -25,6 +28,12 @@ fn get_evpn(controller: &mut Controller, _: v1::GetEvpnRequest) -> Result<v1::Ev
         asn: peer.asn,
         state: peer.state.into(),
         routes: peer.routes,
+    };
+    let duplicate = |(vni, mac, duplicate): &(u32, wire::MacAddr, Duplicate)| v1::EvpnDuplicate {
+        vni: *vni,
+        mac: mac.to_string(),
+        vtep: duplicate.vtep.to_string(),
+        seconds: duplicate.until.saturating_duration_since(Instant::now()).as_secs_f64(),
     };
     Ok(v1::EvpnState {
         configured: true,
@@ -46,6 +55,7 @@ fn get_evpn(controller: &mut Controller, _: v1::GetEvpnRequest) -> Result<v1::Ev
         others: status.others,
         came: status.came,
         left: status.left,
+        duplicates: status.duplicates.iter().map(duplicate).collect(),
         last_error: status.last_error.clone(),
     })
 }

@@ -8,8 +8,8 @@ use vswitch_api::v1;
 use wire::Vni;
 
 use super::keys::Published;
-use crate::config::{Config, Name, RouteTargetConfig, UplinkConfig, VpcConfig};
-use crate::topology::paths::is_shared;
+use crate::config::{Config, Name, RouteTargetConfig, VpcConfig};
+use crate::topology::paths::tunnel_sources;
 
 /// What a host says.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -74,33 +74,6 @@ impl Wanted {
     fn texts(&self) -> Vec<String> {
         self.vteps.iter().map(ToString::to_string).collect()
     }
-}
-
-/// The addresses that tunnels of these uplinks come from: those that several have, else the first one of each uplink; of each family.
-fn tunnel_sources(uplinks: &[UplinkConfig]) -> Vec<IpAddr> {
-    let mut sources = Vec::new();
-    for is_v4 in [true, false] {
-        let of = |uplink: &UplinkConfig| {
-            uplink
-                .addresses
-                .iter()
-                .map(ipnet::IpNet::addr)
-                .filter(|a| a.is_ipv4() == is_v4)
-                .collect::<Vec<_>>()
-        };
-        let lists: Vec<Vec<IpAddr>> = uplinks.iter().map(of).collect();
-        let all = lists.iter().flatten().copied();
-        let mut found: Vec<IpAddr> = all.filter(|&address| is_shared(uplinks, address)).collect();
-        if found.is_empty() {
-            found = lists.iter().filter_map(|list| list.first().copied()).collect();
-        }
-        for address in found {
-            if !sources.contains(&address) {
-                sources.push(address);
-            }
-        }
-    }
-    sources
 }
 
 #[cfg(test)]

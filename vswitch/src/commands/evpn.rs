@@ -45,6 +45,11 @@ impl View for v1::EvpnState {
                 line(format!("{count} {what}{}{why}", if why.is_empty() { "" } else { ": " }));
             }
         }
+        for v1::EvpnDuplicate { vni, mac, vtep, seconds } in &self.duplicates {
+            line(format!(
+                "{mac} in VNI {vni} is at {vtep}, too: a duplicate, of which nothing is announced or taken in for {seconds:.0} s"
+            ));
+        }
         if !self.last_error.is_empty() {
             line(format!("last error: {}", self.last_error));
         }

@@ -65,7 +65,7 @@ pub struct EvpnConfig {
     /// Where gobgpd's gRPC interface is.
     #[serde(deserialize_with = "fields::one", serialize_with = "fields::show")]
     pub gobgpd: GobgpdAddress,
-    /// The tunnel end point that is announced; absent: the first address of the first uplink.
+    /// The tunnel end point that is announced; absent: the first of `tunnel_sources`.
     #[serde(default, deserialize_with = "fields::maybe", skip_serializing_if = "Option::is_none")]
     pub vtep: Option<IpAddr>,
     /// The AS number of route targets; absent: gobgpd's own.
@@ -80,6 +80,20 @@ pub struct EvpnConfig {
     /// For so long what was heard is kept when gobgpd is back and its peers are not.
     #[serde(default = "usual_stale_time", with = "units::duration")]
     pub stale_time: Duration,
+    /// So many moves of a MAC address within the time below make it a duplicate (N of RFC 7432 section 15.1).
+    #[serde(default = "usual_moves")]
+    pub duplicate_moves: usize,
+    /// The time for them (M), and for how long it is left alone then.
+    #[serde(default = "usual_duplicate_time", with = "units::duration")]
+    pub duplicate_time: Duration,
+}
+
+const fn usual_moves() -> usize {
+    5
+}
+
+const fn usual_duplicate_time() -> Duration {
+    Duration::from_secs(180)
 }
 
 /// As the time after which FRR forgets the routes of a peer that restarts.

@@ -5,64 +5,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use imbl::OrdMap;
 use ipnet::IpNet;
-use pipelines::snapshot::Snapshot;
 use wire::{MacAddr, Vni};
 
 use super::book::{Book, Dirty, Lead};
 use crate::config::objects::{location_id, location_of};
-use crate::config::{Config, GatewayConfig, LocationConfig, Name, RouteTargetConfig, VpcConfig, VpcRoute};
+use crate::config::{GatewayConfig, LocationConfig, Name, RouteTargetConfig, VpcRoute};
 use crate::controller::Controller;
 use crate::state::owners::Owner;
-use crate::state::ownership::Ownership;
 use crate::switch::following::Heard;
-use crate::switch::{Missing, Switch, SwitchError};
-use crate::topology::stations::{Station, Stations};
+use crate::switch::view::View;
+use crate::switch::{Switch, SwitchError};
+use crate::topology::stations::Stations;
 
 /// Addresses, stations and prefixes of a batch each: control does others' work between two.
 const BATCH: usize = 1000;
 
-/// The switch at a moment, taken in no time: it shares what is in it.
-pub struct View {
-    pub config: Arc<Config>,
-    locations: OrdMap<(u32, IpAddr), LocationConfig>,
-    stations: OrdMap<(u32, MacAddr), Station>,
-    snapshot: Arc<Snapshot>,
-    ownership: Ownership,
-    pub revision: u64,
-}
-
 impl View {
-    pub fn of(switch: &Switch) -> Self {
-        Self {
-            config: switch.shared_config(),
-            locations: switch.topology().all_locations(),
-            stations: switch.topology().all_stations(),
-            snapshot: switch.snapshot().clone(),
-            ownership: switch.ownership(),
-            revision: switch.changes().revision(),
-        }
-    }
-
-    fn index(&self, vni: u32) -> Option<u32> {
-        self.snapshot.vnis.get(u128::from(vni))
-    }
-
-    fn location(&self, vni: u32, ip: IpAddr) -> Option<&LocationConfig> {
-        self.locations.get(&(self.index(vni)?, ip))
-    }
-
-    fn vpc(&self, vni: u32) -> Option<&VpcConfig> {
-        self.config.vpcs.iter().find(|vpc| vpc.vni.get() == vni)
-    }
-
     /// What belongs to EVPN, as something to look at.
     pub fn owned(&self) -> Dirty {
         let mut owned = Dirty::default();
-        for ((section, id), owner) in self.ownership.at_run_time.iter() {
+        for ((section, id), owner) in self.owners.at_run_time.iter() {
             match section.as_str() {
                 _ if owner != Owner::Evpn => {}
                 "location" => {
@@ -168,9 +132,10 @@ impl Applier {
         }
         for _ in 0..BATCH {
             let Some(vni) = dirty.floods.pop_first() else { break };
-            let vteps = if view.vpc(vni).is_some() { book.floods(vni) } else { BTreeSet::new() };
+            let Ok(of) = Vni::new(vni) else { continue };
+            let vteps = if view.vpc(of).is_some() { book.floods(vni) } else { BTreeSet::new() };
             let told = self.members.get(&vni).cloned().unwrap_or_default();
-            if let (true, Ok(of)) = (told != vteps, Vni::new(vni)) {
+            if told != vteps {
                 match vteps.is_empty() {
                     true => self.members.remove(&vni),
                     false => self.members.insert(vni, vteps.clone()),
@@ -183,9 +148,9 @@ impl Applier {
             let item = Item::Station(vni, mac);
             self.refused.remove(&item);
             // Those of a network that is gone went with it.
-            let (Some(vpc), Ok(of)) = (view.index(vni), Vni::new(vni)) else { continue };
+            let Some(of) = Vni::new(vni).ok().filter(|of| view.has_network(*of)) else { continue };
             let wanted = book.bare_station(vni, mac);
-            if wanted != view.stations.get(&(vpc, mac)).map(|station| station.vtep) {
+            if wanted != view.station(of, mac) {
                 changes.stations.insert((of, mac), wanted);
             }
         }
@@ -196,11 +161,11 @@ impl Applier {
         let item = Item::Address(vni, ip);
         self.refused.remove(&item);
         self.others.remove(&item);
-        let wanted = book.address(vni, ip).filter(|_| view.vpc(vni).is_some());
-        let known = view.location(vni, ip);
         let Ok(of) = Vni::new(vni) else { return };
+        let wanted = book.address(vni, ip).filter(|_| view.vpc(of).is_some());
+        let known = view.location(of, ip);
         if let Some(known) = known {
-            let is_ours = view.ownership.of("location", &location_id(known)) == Owner::Evpn;
+            let is_ours = view.owners.of("location", &location_id(known)) == Owner::Evpn;
             match wanted {
                 _ if !is_ours => {
                     if wanted.is_some() {
@@ -223,7 +188,7 @@ impl Applier {
         let item = Item::Prefix(vni, to);
         self.refused.remove(&item);
         self.others.remove(&item);
-        let vpc = view.vpc(vni)?;
+        let vpc = view.vpc(Vni::new(vni).ok()?)?;
         let target = book.prefix(vni, to).map(|lead| match lead {
             Lead::Station(mac) => RouteTargetConfig::Station { mac },
             Lead::Routers(places) => {
@@ -232,7 +197,7 @@ impl Applier {
             }
         });
         let known = vpc.routes.iter().find(|route| route.to == to);
-        if known.is_some() && view.ownership.of("route", &route_id(&vpc.name, to)) != Owner::Evpn {
+        if known.is_some() && view.owners.of("route", &route_id(&vpc.name, to)) != Owner::Evpn {
             if target.is_some() {
                 self.others.insert(item);
             }
@@ -307,7 +272,7 @@ fn route_all(switch: &mut Switch, routes: &[RouteChange]) -> Result<(), SwitchEr
     let owned = routes.iter().filter(|route| route.target.is_some());
     let made = owned.map(|route| (("route".to_owned(), route_id(&route.vpc, route.to)), Owner::Evpn));
     let made = made.collect();
-    let result = switch.edit_and_place(Vec::new(), Missing::Awaited, made, |config| {
+    let result = switch.edit_heard(made, |config| {
         for route in routes {
             let Some(vpc) = config.vpcs.iter_mut().find(|vpc| vpc.name == route.vpc) else { continue };
             let at = vpc.routes.iter().position(|known| known.to == route.to);

@@ -68,6 +68,8 @@ pub struct Book {
     floods: Index<u32>,
     /// Prefixes by the station that they are behind.
     gateways: Index<(u32, IpAddr)>,
+    /// Stations of which nothing is taken in for now, with the last that was said of each of their routes meanwhile.
+    held: BTreeMap<(u32, MacAddr), BTreeMap<Key, Option<Route>>>,
     dirty: Dirty,
 }
 
@@ -75,6 +77,10 @@ impl Book {
     /// Takes in a route, in place of one with the same key.
     pub fn set(&mut self, route: Route) {
         self.stale.remove(&route.key);
+        if let Some(said) = self.held_of(&route.key, Some(route.vni.get())) {
+            said.insert(route.key, Some(route));
+            return;
+        }
         if self.routes.get(&route.key) == Some(&route) {
             return;
         }
@@ -90,6 +96,10 @@ impl Book {
     /// Forgets a route.
     pub fn withdraw(&mut self, key: &Key) {
         self.stale.remove(key);
+        if let Some(said) = self.held_of(key, None) {
+            said.insert(*key, None);
+            return;
+        }
         let before = self.places_of(key, None);
         if let Some(old) = self.routes.remove(key) {
             self.unindex(&old);
@@ -99,7 +109,42 @@ impl Book {
 
     /// The speaker is back: what it does not say again is stale.
     pub fn begin(&mut self) {
-        self.stale = self.routes.keys().copied().collect();
+        let meanwhile = self.held.values().flatten().filter(|(_, route)| route.is_some());
+        self.stale = self.routes.keys().chain(meanwhile.map(|(key, _)| key)).copied().collect();
+    }
+
+    /// Takes in nothing of a station from now on: it stays where it is.
+    pub fn hold(&mut self, vni: u32, mac: MacAddr) {
+        self.held.entry((vni, mac)).or_default();
+    }
+
+    /// Takes in what was said of a station since it was held, and what is said from now on.
+    pub fn release(&mut self, vni: u32, mac: MacAddr) {
+        for (key, said) in self.held.remove(&(vni, mac)).unwrap_or_default() {
+            let is_stale = self.stale.contains(&key);
+            match said {
+                Some(route) => self.set(route),
+                None => self.withdraw(&key),
+            }
+            if is_stale {
+                self.stale.insert(key);
+            }
+        }
+    }
+
+    /// What was said of the station of a route while it is held; nothing when it is not.
+    fn held_of(&mut self, key: &Key, vni: Option<u32>) -> Option<&mut BTreeMap<Key, Option<Route>>> {
+        if self.held.is_empty() {
+            return None;
+        }
+        let mac = station_of(key)?;
+        // A withdrawal does not say of which network it is: of the one in which the route was last heard.
+        let meanwhile = self.held.iter().find(|((_, of), said)| *of == mac && said.contains_key(key));
+        let meanwhile = meanwhile.map(|((vni, _), _)| *vni);
+        let known = self.routes.get(key).map(|route| route.vni.get());
+        let networks = [meanwhile, known, vni].into_iter().flatten();
+        let held = networks.map(|vni| (vni, mac)).find(|station| self.held.contains_key(station))?;
+        self.held.get_mut(&held)
     }
 
     /// Forgets what is stale; how many routes that were.

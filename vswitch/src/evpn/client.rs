@@ -10,11 +10,12 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use vswitch_api::gobgp;
+use wire::MacAddr;
 
-use super::apply::{Applier, Changes, View, apply};
+use super::apply::{Applier, Changes, apply};
 use super::book::{Book, Dirty};
 use super::codec::{self, Targets};
-use super::publish::{Local, News, Publisher, Speaker, Step};
+use super::publish::{Limit, Local, News, Publisher, Speaker, Step};
 use super::route::{Distinguisher, Route};
 use super::speaker::{self, Answer, Client, Said};
 use super::status::{Count, Peer, Shared};
@@ -22,6 +23,8 @@ use crate::api::Job;
 use crate::config::EvpnConfig;
 use crate::control::asking::{Asker, Unanswered};
 use crate::controller::Controller;
+use crate::switch::view::View;
+use crate::topology::paths::tunnel_sources;
 
 /// Between two turns: what comes within one is one change of the switch.
 const TURN: Duration = Duration::from_millis(25);
@@ -101,7 +104,7 @@ pub async fn run(config: EvpnConfig, jobs: mpsc::Sender<Job>, status: Shared) {
         control: Control(Asker::new(jobs)),
         status,
         book: Book::default(),
-        publisher: Publisher::default(),
+        publisher: Publisher::new(Limit { moves: config.duplicate_moves, within: config.duplicate_time }),
         applier: Applier::default(),
         dirty: Dirty::default(),
         connected: None,
@@ -248,7 +251,7 @@ impl Evpn {
             return Ok(());
         }
         let fresh = self.book.take_dirty();
-        self.announces |= !fresh.stations.is_empty();
+        self.announces |= !fresh.stations.is_empty() || self.publisher.is_due(now);
         merge(&mut self.dirty, fresh);
         let looks = self.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK);
         if !looks && self.dirty.is_empty() && !self.announces {
@@ -292,8 +295,7 @@ impl Evpn {
 
     /// Takes in what the switch is like.
     fn look(&mut self, view: &View) {
-        let first = view.config.uplinks.iter().find_map(|uplink| uplink.addresses.first());
-        self.vtep = self.config.vtep.or(first.map(|net| net.addr()));
+        self.vtep = self.config.vtep.or_else(|| tunnel_sources(&view.config.uplinks).first().copied());
         let local = Local::of(&view.config, self.config.prefixes);
         self.announces |= local != self.local;
         self.local = local;
@@ -371,7 +373,7 @@ impl Evpn {
         let asn = self.config.asn.unwrap_or(connected.asn);
         let targets = Targets { asn, form: self.config.route_target };
         let mut news = Vec::new();
-        let steps = self.publisher.steps(&self.local, &self.book, speaker, &mut news);
+        let steps = self.publisher.steps(&self.local, &self.book, speaker, now, &mut news);
         self.announces = steps.len() > STEPS;
         let mut trouble = None;
         for step in steps.iter().take(STEPS) {
@@ -408,12 +410,12 @@ impl Evpn {
     }
 
     async fn report(&mut self, news: News) -> Result<(), Ended> {
-        let (kind, text, vni, mac, vtep, sequence) = match news {
+        let (kind, text, facts) = match news {
             News::Came { vni, mac, from, sequence } => {
                 self.status.lock().came += 1;
                 let text =
                     format!("{mac} in VNI {vni} came here from {from}, with sequence number {sequence}");
-                ("evpn-came", text, vni, mac, from, sequence)
+                ("evpn-came", text, moved(vni, mac, from, sequence))
             }
             News::Left { vni, mac, to, sequence } => {
                 self.status.lock().left += 1;
@@ -421,12 +423,31 @@ impl Evpn {
                     "{mac} in VNI {vni} is announced by {to} with sequence number {sequence}: it is announced from here no \
                      more, though its vNIC is still here; remove that if it has moved"
                 );
-                ("evpn-left", text, vni, mac, to, sequence)
+                ("evpn-left", text, moved(vni, mac, to, sequence))
+            }
+            News::Held { vni, mac, duplicate } => {
+                self.book.hold(vni, mac);
+                let Limit { moves, within } = self.publisher.limit();
+                let (other, seconds) = (duplicate.vtep, within.as_secs());
+                let text = format!(
+                    "{mac} in VNI {vni} moved {moves} times within {seconds} s between here and {other}: two hosts have it. For \
+                     {seconds} s nothing new is announced of it and nothing taken in; give one of the two another MAC address, and \
+                     take this vNIC out and in again to have it looked at at once"
+                );
+                let facts = json!({
+                    "vni": vni, "mac": mac.to_string(), "vtep": other.to_string(), "moves": moves, "seconds": seconds
+                });
+                ("evpn-duplicate", text, facts)
+            }
+            News::Released { vni, mac } => {
+                self.book.release(vni, mac);
+                self.announces = true;
+                let text =
+                    format!("{mac} in VNI {vni} is looked at again: it is no duplicate any more so far");
+                ("evpn-duplicate-over", text, json!({ "vni": vni, "mac": mac.to_string() }))
             }
         };
         tracing::info!("{text}");
-        let facts =
-            json!({ "vni": vni, "mac": mac.to_string(), "vtep": vtep.to_string(), "sequence": sequence });
         self.note(kind, text, facts).await
     }
 
@@ -442,7 +463,12 @@ impl Evpn {
         status.last_refused =
             refused.iter().next().map(|(item, why)| format!("{item}: {why}")).unwrap_or_default();
         status.others = self.applier.others() as u64;
+        status.duplicates = self.publisher.duplicates().collect();
     }
+}
+
+fn moved(vni: u32, mac: MacAddr, vtep: IpAddr, sequence: u32) -> serde_json::Value {
+    json!({ "vni": vni, "mac": mac.to_string(), "vtep": vtep.to_string(), "sequence": sequence })
 }
 
 /// True when all peers that should be there are.

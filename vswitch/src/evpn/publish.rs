@@ -7,14 +7,20 @@
 //! Sequence numbers (RFC 7432 section 15): a MAC address that comes here while others announce it has moved, and is announced with the
 //! next number after theirs. When somebody else says a higher one, it has moved on, and is announced no more, though the vNIC may
 //! still be there: it is here again when the vNIC comes anew, or when nobody else says so any longer. So two hosts that both have it never
-//! answer each other without end.
+//! answer each other without end. One that goes and comes too often is a duplicate (section 15.1, `moves.rs`): nothing new is announced of
+//! it and nothing taken in for a while.
+
+mod moves;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Instant;
 
 use ipnet::IpNet;
 use wire::{MacAddr, Vni};
 
+use self::moves::Moves;
+pub use self::moves::{Duplicate, Limit};
 use super::book::Book;
 use super::route::{Distinguisher, Key, Route};
 use crate::config::{Config, RouteTargetConfig};
@@ -59,11 +65,12 @@ pub struct Speaker {
 }
 
 /// Whose a MAC address is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Claim {
     sequence: u32,
     /// It is here; else somebody else says a higher number.
     here: bool,
+    moves: Moves,
 }
 
 /// Something to tell people about.
@@ -73,6 +80,10 @@ pub enum News {
     Came { vni: u32, mac: MacAddr, from: IpAddr, sequence: u32 },
     /// A vNIC's MAC address is announced by somebody else, with a number that wins.
     Left { vni: u32, mac: MacAddr, to: IpAddr, sequence: u32 },
+    /// It has come and gone so often that it is a duplicate.
+    Held { vni: u32, mac: MacAddr, duplicate: Duplicate },
+    /// It is none any more: the time is over, or its vNIC is gone.
+    Released { vni: u32, mac: MacAddr },
 }
 
 /// What is announced.
@@ -85,6 +96,9 @@ pub struct Publisher {
     announced: BTreeMap<Key, Route>,
     /// The sequence numbers that an earlier run of the switch announced.
     adopted: BTreeMap<(u32, MacAddr), u32>,
+    limit: Limit,
+    /// When the first duplicate is tried again.
+    again: Option<Instant>,
 }
 
 /// A change of what is announced.
@@ -95,6 +109,26 @@ pub enum Step {
 }
 
 impl Publisher {
+    /// Announces nothing yet; what is a duplicate.
+    pub fn new(limit: Limit) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    /// When a MAC address is a duplicate.
+    pub fn limit(&self) -> Limit {
+        self.limit
+    }
+
+    /// True when a duplicate is to be tried again.
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.again.is_some_and(|again| again <= now)
+    }
+
+    /// The duplicates.
+    pub fn duplicates(&self) -> impl Iterator<Item = (u32, MacAddr, Duplicate)> {
+        self.claims.iter().filter_map(|(&(vni, mac), claim)| Some((vni, mac, claim.moves.held?)))
+    }
+
     /// What gobgpd has of ours, as it says itself: what an earlier run announced, or what this one did.
     pub fn begin(&mut self, known: Vec<Route>) {
         for route in &known {
@@ -141,8 +175,15 @@ impl Publisher {
     }
 
     /// The steps from what is announced to what is to be.
-    pub fn steps(&mut self, local: &Local, book: &Book, speaker: Speaker, news: &mut Vec<News>) -> Vec<Step> {
-        self.claim(local, book, speaker.vtep, news);
+    pub fn steps(
+        &mut self,
+        local: &Local,
+        book: &Book,
+        speaker: Speaker,
+        now: Instant,
+        news: &mut Vec<News>,
+    ) -> Vec<Step> {
+        self.claim(local, book, speaker.vtep, now, news);
         let wanted = self.wanted(local, speaker);
         let gone = self.announced.values().filter(|route| !wanted.contains_key(&route.key));
         let mut steps: Vec<Step> = gone.copied().map(Step::Withdraw).collect();
@@ -151,36 +192,61 @@ impl Publisher {
         steps
     }
 
-    fn claim(&mut self, local: &Local, book: &Book, vtep: IpAddr, news: &mut Vec<News>) {
-        self.claims.retain(|station, _| local.stations.contains_key(station));
+    fn claim(&mut self, local: &Local, book: &Book, vtep: IpAddr, now: Instant, news: &mut Vec<News>) {
+        self.claims.retain(|&(vni, mac), claim| {
+            let stays = local.stations.contains_key(&(vni, mac));
+            if !stays && claim.moves.held.is_some() {
+                news.push(News::Released { vni, mac });
+            }
+            stays
+        });
         for &(vni, mac) in local.stations.keys() {
             let elsewhere = book.station(vni, mac);
             let next = book.highest_sequence(mac).map_or(0, |highest| highest.saturating_add(1));
             let Some(claim) = self.claims.get_mut(&(vni, mac)) else {
                 let before = self.adopted.remove(&(vni, mac));
-                let claim = match before {
-                    // It was announced before this run: others have heard it, and may have said more since.
-                    Some(sequence) => Claim { sequence, here: true },
-                    None => Claim { sequence: next, here: true },
-                };
+                // What was announced before this run others have heard, and may have said more since.
+                let sequence = before.unwrap_or(next);
+                let mut claim = Claim { sequence, here: true, moves: Moves::default() };
                 if let (Some(route), None) = (elsewhere, before) {
-                    news.push(News::Came { vni, mac, from: route.vtep, sequence: claim.sequence });
+                    news.push(News::Came { vni, mac, from: route.vtep, sequence });
+                    // The first of them, which is not too many.
+                    let _ = claim.moves.note(route.vtep, now, self.limit);
                 }
                 self.claims.insert((vni, mac), claim);
                 continue;
             };
+            match claim.moves.is_over(now) {
+                // It stays as it is.
+                Some(false) => continue,
+                // What was said meanwhile is taken in before it is looked at again.
+                Some(true) => {
+                    claim.moves.held = None;
+                    news.push(News::Released { vni, mac });
+                    continue;
+                }
+                None => {}
+            }
             let wins = elsewhere.filter(|route| {
                 let by_number = route.sequence.cmp(&claim.sequence);
                 route.sticky || by_number.is_gt() || (by_number.is_eq() && route.vtep < vtep)
             });
             match (claim.here, wins, elsewhere) {
                 (true, Some(route), _) => {
+                    if let Some(duplicate) = claim.moves.note(route.vtep, now, self.limit) {
+                        news.push(News::Held { vni, mac, duplicate });
+                        continue;
+                    }
                     claim.here = false;
                     news.push(News::Left { vni, mac, to: route.vtep, sequence: route.sequence });
                     claim.sequence = route.sequence;
                 }
                 (false, None, None) => {
-                    *claim = Claim { sequence: next.max(claim.sequence.saturating_add(1)), here: true };
+                    if let Some(duplicate) = claim.moves.note_back(now, self.limit) {
+                        news.push(News::Held { vni, mac, duplicate });
+                        continue;
+                    }
+                    (claim.sequence, claim.here) = (next.max(claim.sequence.saturating_add(1)), true);
                 }
                 (false, _, Some(route)) => claim.sequence = claim.sequence.max(route.sequence),
                 _ => {}
@@ -188,6 +254,7 @@ impl Publisher {
         }
         // What is not here now is not announced any more, and comes anew if it comes.
         self.adopted.clear();
+        self.again = self.duplicates().map(|(_, _, duplicate)| duplicate.until).min();
     }
 
     fn wanted(&mut self, local: &Local, speaker: Speaker) -> BTreeMap<Key, Route> {
@@ -211,9 +278,19 @@ impl Publisher {
             let mut any = false;
             for (&(_, mac), addresses) in stations {
                 any = true;
-                let Some(claim) = self.claims.get(&(network, mac)).filter(|claim| claim.here) else {
+                let Some(claim) = self.claims.get(&(network, mac)) else { continue };
+                if claim.moves.held.is_some() {
+                    // What gobgpd has of it is left there, and nothing is added.
+                    let is_of_it = |route: &&Route| {
+                        let Key::Station { mac: of, .. } = route.key else { return false };
+                        of == mac && route.vni == vni
+                    };
+                    self.announced.values().filter(is_of_it).copied().for_each(&mut put);
                     continue;
-                };
+                }
+                if !claim.here {
+                    continue;
+                }
                 let station =
                     |ip| Route { sequence: claim.sequence, ..new(Key::Station { rd, tag: 0, mac, ip }) };
                 if addresses.is_empty() {

@@ -4,6 +4,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use wire::MacAddr;
+
+use super::publish::Duplicate;
 use super::route::{Key, Route};
 use crate::config::GobgpdAddress;
 
@@ -72,6 +75,8 @@ pub struct Status {
     /// Stations that came here from other hosts, and that left for others.
     pub came: u64,
     pub left: u64,
+    /// MAC addresses that two hosts have, by VNI.
+    pub duplicates: Vec<(u32, MacAddr, Duplicate)>,
     pub last_error: String,
 }
 
@@ -100,6 +105,7 @@ impl Shared {
             others: 0,
             came: 0,
             left: 0,
+            duplicates: Vec::new(),
             last_error: String::new(),
         })))
     }

@@ -56,6 +56,25 @@ impl Change {
         self
     }
 
+    /// What objects are now, by section and by what tells them from others, and nothing of those that went; and whose they are.
+    pub(super) fn of_objects(
+        objects: &BTreeMap<(String, String), Option<Value>>,
+        owners: BTreeMap<String, BTreeMap<String, Owner>>,
+    ) -> Self {
+        let mut change = Self { owners, ..Self::default() };
+        for ((section, id), object) in objects {
+            match (object, keys(section)) {
+                (None, _) => change.gone.entry(section.clone()).or_default().push(id.clone()),
+                (Some(object), None) => drop(change.set.insert(section.clone(), object.clone())),
+                (Some(object), Some(_)) => {
+                    let list = change.set.entry(section.clone()).or_insert_with(|| Value::Array(Vec::new()));
+                    list.as_array_mut().into_iter().for_each(|list| list.push(object.clone()));
+                }
+            }
+        }
+        change
+    }
+
     /// What changed from one config to another.
     ///
     /// # Errors

@@ -7,6 +7,10 @@
 //! The state file names its journal, and every state file another one: whatever moment a crash comes at, the file that is
 //! there and the journal that it names tell all that was acknowledged. While a new state file is under way, changes go to both
 //! journals. A last line without its end is one whose change was never acknowledged.
+//!
+//! What nobody waits for, because other hosts say it again ([`Later`](super::later::Later)), is appended without waiting for the disk; the
+//! next change that is waited for, or the end, takes it along. A crash of the machine may leave zeros in its place: nothing from the first
+//! of them on was acknowledged.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -37,12 +41,21 @@ impl Journal {
         Ok(Self { path, file, bytes: 0 })
     }
 
-    fn append(&mut self, line: &str) -> io::Result<()> {
-        self.file.write_all(line.as_bytes())?;
-        self.file.sync_data()?;
-        self.bytes += line.len() as u64;
+    fn append(&mut self, lines: &str, wait: Wait) -> io::Result<()> {
+        self.file.write_all(lines.as_bytes())?;
+        if wait == Wait::Disk {
+            self.file.sync_data()?;
+        }
+        self.bytes += lines.len() as u64;
         Ok(())
     }
+}
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    Disk,
+    Nothing,
 }
 
 /// A new state file under way.
@@ -109,19 +122,31 @@ impl Saver {
         Ok(())
     }
 
-    /// Appends a change. When this returns, it is there.
+    /// Appends a change, with one before it that nobody waited for. When this returns, both are there.
     ///
     /// # Errors
-    /// Why it is not; then the whole must be written.
-    pub fn append(&mut self, change: &Change) -> io::Result<()> {
+    /// Why they are not; then the whole must be written.
+    pub fn append(&mut self, before: Option<&Change>, change: &Change) -> io::Result<()> {
+        let lines = before.map(Change::line).unwrap_or_default() + &change.line();
+        self.put(&lines, Wait::Disk)
+    }
+
+    /// Appends a change that nobody waits for: the disk has it soon.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    pub fn append_unsynced(&mut self, change: &Change) -> io::Result<()> {
+        self.put(&change.line(), Wait::Nothing)
+    }
+
+    fn put(&mut self, lines: &str, wait: Wait) -> io::Result<()> {
         let Some(journal) = &mut self.journal else {
             return Err(io::Error::other("there is no state file to append to"));
         };
-        let line = change.line();
-        let mut result = journal.append(&line);
+        let mut result = journal.append(lines, wait);
         if let Some(renewal) = &mut self.renewal {
             // Before the answer: whichever of the two is named after a crash has it.
-            result = result.and(renewal.journal.append(&line));
+            result = result.and(renewal.journal.append(lines, wait));
         }
         if result.is_err() {
             self.journal = None;
@@ -140,6 +165,11 @@ impl Saver {
     pub fn is_due(&self) -> bool {
         let journal = self.journal.as_ref().map_or(0, |journal| journal.bytes);
         self.is_old || self.renewal.is_none() && journal > LEAST.max(self.whole)
+    }
+
+    /// True while a new state file is under way.
+    pub fn is_renewing(&self) -> bool {
+        self.renewal.is_some()
     }
 
     /// Waits for what is under way: nothing writes any more after it.
@@ -253,6 +283,7 @@ pub fn changes(path: &Path, state: &str) -> io::Result<Vec<Change>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
+    let text = text.split('\0').next().unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let read = |(at, line): (usize, &str)| {
         Change::read(line)
@@ -306,10 +337,10 @@ mod tests {
     fn what_was_appended_is_there_and_half_a_line_is_not() {
         let folder = Folder::new("journal");
         let mut saver = Saver::new(&folder.state());
-        assert!(!saver.can_append() && saver.append(&step(2)).is_err());
+        assert!(!saver.can_append() && saver.append(None, &step(2)).is_err());
         saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
-        saver.append(&step(2)).unwrap();
-        saver.append(&step(3)).unwrap();
+        saver.append(None, &step(2)).unwrap();
+        saver.append(None, &step(3)).unwrap();
         assert_eq!(folder.read(), vpcs(3));
         // Somebody else's file of that name is not read, and the process may end in the middle of a line.
         let journal = journals(&folder.state()).remove(0);
@@ -326,11 +357,30 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_waits_for_is_appended_and_what_the_disk_lost_of_it_is_not_read() {
+        let folder = Folder::new("unsynced");
+        let mut saver = Saver::new(&folder.state());
+        assert!(saver.append_unsynced(&step(2)).is_err());
+        saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
+        saver.append_unsynced(&step(2)).unwrap();
+        assert_eq!(folder.read(), vpcs(2));
+        saver.append(Some(&step(3)), &step(4)).unwrap();
+        assert_eq!(folder.read(), vpcs(4), "in their order");
+        // The machine crashed before the disk had the start of the last line.
+        let journal = journals(&folder.state()).remove(0);
+        let mut text = std::fs::read_to_string(&journal).unwrap();
+        text.push_str(&"\0".repeat(4096));
+        text.push_str("\"]}}\n");
+        std::fs::write(&journal, text).unwrap();
+        assert_eq!(folder.read(), vpcs(4), "what was acknowledged is there");
+    }
+
+    #[test]
     fn a_new_state_file_under_way_loses_nothing_whenever_the_process_ends() {
         let folder = Folder::new("renewal");
         let mut saver = Saver::new(&folder.state());
         saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
-        saver.append(&step(2)).unwrap();
+        saver.append(None, &step(2)).unwrap();
         let (go, wait) = sync_channel::<()>(1);
         let text = vpcs(2).to_toml().unwrap();
         saver
@@ -339,7 +389,7 @@ mod tests {
                 Ok(text)
             })
             .unwrap();
-        saver.append(&step(3)).unwrap();
+        saver.append(None, &step(3)).unwrap();
         assert_eq!(folder.read(), vpcs(3), "before it is there");
         go.send(()).unwrap();
         let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
@@ -348,12 +398,12 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         assert_eq!(folder.read(), vpcs(3), "as soon as it is there");
-        saver.append(&step(4)).unwrap();
+        saver.append(None, &step(4)).unwrap();
         assert_eq!(folder.read(), vpcs(4), "before that was taken in");
         while saver.renewal.is_some() {
             saver.tend().unwrap();
         }
-        saver.append(&step(5)).unwrap();
+        saver.append(None, &step(5)).unwrap();
         assert_eq!((folder.read(), journals(&folder.state()).len()), (vpcs(5), 1));
     }
 
@@ -371,7 +421,7 @@ mod tests {
             saver.tend().unwrap();
         }
         assert!(saver.can_append() && !saver.is_due());
-        saver.append(&step(2)).unwrap();
+        saver.append(None, &step(2)).unwrap();
         assert_eq!(folder.read(), vpcs(2));
         // A change that comes before it is there writes the whole, and what was under way does not take its place.
         let mut saver = Saver::new(&folder.state());
@@ -388,7 +438,7 @@ mod tests {
         let mut saver = Saver::new(&folder.state());
         saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
         saver.renew(|| Err(io::Error::other("no room"))).unwrap();
-        saver.append(&step(2)).unwrap();
+        saver.append(None, &step(2)).unwrap();
         let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while saver.tend().is_ok() {
             assert!(std::time::Instant::now() < until, "nobody was told");

@@ -8,6 +8,7 @@
 pub mod change;
 pub(crate) mod files;
 pub mod journal;
+pub mod later;
 pub mod owners;
 pub mod ownership;
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use wire::{Qpn, Vni};
 
+use super::saving::Saving;
 use super::{Missing, Switch, SwitchError};
 use crate::config::merge::{Occasion, Source, merge};
 use crate::config::objects::{ObjectId, location_id};
@@ -40,6 +41,29 @@ impl Switch {
         made: Vec<(ObjectId, Owner)>,
         change: impl FnOnce(&mut Config) -> Result<(), SwitchError>,
     ) -> Result<(), SwitchError> {
+        self.change(elsewhere, missing, made, Saving::Now, change)
+    }
+
+    /// As [`edit`](Self::edit), of what other hosts say: `made` says whose objects are from now on, and it is saved by the way.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    pub fn edit_heard(
+        &mut self,
+        made: Vec<(ObjectId, Owner)>,
+        change: impl FnOnce(&mut Config) -> Result<(), SwitchError>,
+    ) -> Result<(), SwitchError> {
+        self.change(Vec::new(), Missing::Awaited, made, Saving::Later, change)
+    }
+
+    fn change(
+        &mut self,
+        elsewhere: Vec<LocationConfig>,
+        missing: Missing,
+        made: Vec<(ObjectId, Owner)>,
+        saving: Saving,
+        change: impl FnOnce(&mut Config) -> Result<(), SwitchError>,
+    ) -> Result<(), SwitchError> {
         let old = self.config.clone();
         let mut new = (*old).clone();
         change(&mut new)?;
@@ -66,10 +90,14 @@ impl Switch {
         let ended_ids =
             ended.iter().map(|location| (("location".to_owned(), location_id(location)), Owner::Api));
         ended_ids.chain(made).for_each(|(object, owner)| self.owners.set(object, owner));
-        self.save_change(|| {
+        let told = || {
             let change = Change::between(&difference.old, &difference.new)?;
             Ok(change.and_without(ended).and_with(&difference.elsewhere)?)
-        })
+        };
+        match saving {
+            Saving::Now => self.save_change(told),
+            Saving::Later => self.save_later(told),
+        }
     }
 
     /// Removes a vNIC. Routes that lead to it lead to its MAC address from then on: to nobody, until a station of the VPC has

@@ -92,7 +92,7 @@ impl Switch {
             let id = |location: &LocationConfig| ("location".to_owned(), location_id(location));
             taken.iter().for_each(|location| self.owners.set(id(location), owner));
             ended.iter().for_each(|location| self.owners.set(id(location), Owner::Api));
-            self.save_change(|| Ok(Change::default().and_without(ended).and_with(&taken)?))?;
+            self.save_later(|| Ok(Change::default().and_without(ended).and_with(&taken)?))?;
         }
         // What came is in force, and whose it is is known, also where the flood lists did not fit.
         other_lists?;

@@ -36,9 +36,7 @@ impl Switch {
 
     /// Everything that a new process needs of its tables, in chunks; what is saved is on the disk.
     pub fn tables(&mut self) -> Vec<Chunk> {
-        if let Some(saver) = &mut self.saved {
-            saver.finish();
-        }
+        self.end_state();
         let snapshot = self.topology.snapshot().clone();
         let hop = |(uplink, address, hop): (u16, IpAddr, crate::topology::underlay::Neighbour)| {
             Some((snapshot.uplink(uplink)?.name.clone(), address, hop.mac()?.0))

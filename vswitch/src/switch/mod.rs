@@ -31,6 +31,7 @@ mod start;
 mod tend;
 mod tidy;
 mod uplinks;
+pub mod view;
 mod wanted;
 
 use std::path::Path;
@@ -48,6 +49,7 @@ use ports::PortTable;
 use crate::config::{Config, ForwardMode, Idle, Source, buffers};
 use crate::rdma;
 use crate::state::journal::Saver;
+use crate::state::later::Later;
 use crate::state::owners::Owners;
 use crate::state::ownership::Ownership;
 use crate::topology::Topology;
@@ -80,6 +82,8 @@ pub struct Switch {
     owners: Owners,
     /// The same as the state file and its journal have it.
     saved_owners: Owners,
+    /// What is not saved yet, as nobody waits for it.
+    later: Later,
     /// The VTEPs that take part in networks, as other hosts say.
     members: following::Members,
     ahead: ahead::Ahead,
@@ -204,6 +208,7 @@ impl Switch {
             file: None,
             owners: Owners::default(),
             saved_owners: Owners::default(),
+            later: Later::default(),
             members: following::Members::default(),
             ahead: ahead::Ahead::default(),
             baseline: crate::view::Baseline::default(),
@@ -410,9 +415,7 @@ impl Switch {
         }
         self.rcft.save_all(self.topology.snapshot());
         self.connections.end_file(self.topology.snapshot());
-        if let Some(saver) = &mut self.saved {
-            saver.finish();
-        }
+        self.end_state();
         self.tend_ahead(Instant::now(), true);
         self.ports.detach_all(&self.pool);
         if let Err(error) = self.pool.stop() {

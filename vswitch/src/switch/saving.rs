@@ -1,11 +1,22 @@
-//! What was changed at run time is saved: the answer to a change comes when the disk has it.
+//! What was changed at run time is saved: the answer to a change comes when the disk has it. What other hosts say is saved later, by the
+//! way ([`crate::state::later`]).
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::{Switch, SwitchError};
 use crate::config::{Config, Source};
 use crate::state::change::Change;
 use crate::state::owners::Owners;
+
+/// When a change is saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Saving {
+    /// Before the answer to it.
+    Now,
+    /// By the way: nobody waits for it.
+    Later,
+}
 
 impl Switch {
     /// Saves one change, which `change` tells where it is wanted, and tells those who watch.
@@ -16,35 +27,58 @@ impl Switch {
         &mut self,
         change: impl FnOnce() -> Result<Change, SwitchError>,
     ) -> Result<(), SwitchError> {
-        self.changes.count();
-        if self.saved.is_none() && !self.changes.is_watched() {
-            self.saved_owners = self.owners.clone();
-            return Ok(());
-        }
-        let owners = self.owners.since(&self.saved_owners);
-        let change = change().map(|change| Arc::new(change.and_owners(owners)));
-        if let Ok(change) = &change {
-            let changed_hands = match self.changes.is_watched() {
-                true => self.changed_hands(change)?,
-                false => Vec::new(),
-            };
-            self.changes.tell(change, changed_hands, self.ownership());
-        }
-        let Some(saver) = &mut self.saved else {
-            self.saved_owners = self.owners.clone();
-            return Ok(());
-        };
+        let Some(change) = self.tell_change(change)? else { return Ok(()) };
+        let Some(saver) = &mut self.saved else { return Ok(()) };
         if !saver.can_append() {
             return self.save_whole();
         }
-        let saved = change.and_then(|change| {
+        let before = self.later.change();
+        if let Err(source) = saver.append(before.as_ref(), &change) {
             let path = saver.path().display().to_string();
-            saver.append(&change).map_err(|source| SwitchError::File { path, source })
-        });
-        if saved.is_ok() {
-            self.saved_owners = self.owners.clone();
+            return Err(SwitchError::NotSaved(Box::new(SwitchError::File { path, source })));
         }
-        saved.map_err(|error| SwitchError::NotSaved(Box::new(error)))
+        self.later.clear();
+        self.saved_owners = self.owners.clone();
+        Ok(())
+    }
+
+    /// The same of what other hosts say: nobody waits for it, and it is saved within seconds.
+    ///
+    /// # Errors
+    /// [`SwitchError::NotSaved`], when it cannot be told.
+    pub(super) fn save_later(
+        &mut self,
+        change: impl FnOnce() -> Result<Change, SwitchError>,
+    ) -> Result<(), SwitchError> {
+        let Some(change) = self.tell_change(change)? else { return Ok(()) };
+        self.later.add(&change, self.tended);
+        self.saved_owners = self.owners.clone();
+        Ok(())
+    }
+
+    /// Tells those who watch of a change; the change, where it is to be saved.
+    fn tell_change(
+        &mut self,
+        change: impl FnOnce() -> Result<Change, SwitchError>,
+    ) -> Result<Option<Arc<Change>>, SwitchError> {
+        self.changes.count();
+        if self.saved.is_none() && !self.changes.is_watched() {
+            self.saved_owners = self.owners.clone();
+            return Ok(None);
+        }
+        let owners = self.owners.since(&self.saved_owners);
+        let change = change().map_err(|error| SwitchError::NotSaved(Box::new(error)))?;
+        let change = Arc::new(change.and_owners(owners));
+        let changed_hands = match self.changes.is_watched() {
+            true => self.changed_hands(&change)?,
+            false => Vec::new(),
+        };
+        self.changes.tell(&change, changed_hands, self.ownership());
+        if self.saved.is_none() {
+            self.saved_owners = self.owners.clone();
+            return Ok(None);
+        }
+        Ok(Some(change))
     }
 
     /// Saves the whole config: a change of a whole file, and one that comes before there is a journal to append to.
@@ -62,19 +96,54 @@ impl Switch {
             saver.write(&text).map_err(|source| SwitchError::File { path, source })
         });
         if saved.is_ok() {
+            self.later.clear();
             self.saved_owners = self.owners.clone();
         }
         saved.map_err(|error| SwitchError::NotSaved(Box::new(error)))
     }
 
+    /// Nothing is saved any more after it: what waits is written, and what is under way is waited for.
+    pub(super) fn end_state(&mut self) {
+        let Some(saver) = &mut self.saved else { return };
+        if let Some(change) = self.later.change() {
+            let written = match saver.can_append() {
+                true => saver.append(None, &change).map_err(|error| error.to_string()),
+                false => self.save_whole().map_err(|error| error.to_string()),
+            };
+            if let Err(error) = written {
+                tracing::warn!(error, "what other hosts said last is not saved; they say it again");
+            }
+            self.later.clear();
+        }
+        if let Some(saver) = &mut self.saved {
+            saver.finish();
+        }
+    }
+
     /// Has the state file written when that is due, after a start that found one and when its journal has grown long; the writing is a
     /// thread's of its own.
-    pub(super) fn tend_state(&mut self) {
+    pub(super) fn tend_state(&mut self, now: Instant) {
         let Some(saver) = &mut self.saved else { return };
         if let Err(error) = saver.tend() {
             tracing::warn!(file = %saver.path().display(), %error, "the state file was not written anew; the next change writes all of it");
         }
-        if !saver.is_due() {
+        let mut is_due = saver.is_due();
+        if self.later.is_due(now)
+            && let Some(change) = self.later.change()
+        {
+            if saver.can_append() {
+                match saver.append_unsynced(&change) {
+                    Ok(()) => self.later.clear(),
+                    Err(error) => {
+                        tracing::warn!(file = %saver.path().display(), %error, "what other hosts say is not saved; it is tried again");
+                    }
+                }
+            } else {
+                // The first of all changes, or the one after a fault: the whole, without waiting for it.
+                is_due |= !saver.is_renewing();
+            }
+        }
+        if !is_due {
             return;
         }
         let (config, locations, file) =
@@ -86,6 +155,7 @@ impl Switch {
             let text = config.to_toml().map_err(std::io::Error::other)?;
             Ok(with_file(text, file.as_deref(), &owners))
         };
+        self.later.clear();
         if let Err(error) = saver.renew(text) {
             tracing::warn!(file = %saver.path().display(), %error, "the state file cannot be written anew; the next change writes all of it");
         }

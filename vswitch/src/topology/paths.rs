@@ -48,6 +48,34 @@ pub fn is_shared<'u>(uplinks: impl IntoIterator<Item = &'u UplinkConfig>, addres
     uplinks.into_iter().filter(has).nth(1).is_some()
 }
 
+/// The addresses that tunnels of these uplinks come from, the preferred ones first: those that several have, else the first one of each
+/// uplink; of IPv4 before those of IPv6. Where a config does not say it, this is what other hosts are told.
+pub fn tunnel_sources(uplinks: &[UplinkConfig]) -> Vec<IpAddr> {
+    let mut sources = Vec::new();
+    for is_v4 in [true, false] {
+        let of = |uplink: &UplinkConfig| {
+            uplink
+                .addresses
+                .iter()
+                .map(ipnet::IpNet::addr)
+                .filter(|a| a.is_ipv4() == is_v4)
+                .collect::<Vec<_>>()
+        };
+        let lists: Vec<Vec<IpAddr>> = uplinks.iter().map(of).collect();
+        let all = lists.iter().flatten().copied();
+        let mut found: Vec<IpAddr> = all.filter(|&address| is_shared(uplinks, address)).collect();
+        if found.is_empty() {
+            found = lists.iter().filter_map(|list| list.first().copied()).collect();
+        }
+        for address in found {
+            if !sources.contains(&address) {
+                sources.push(address);
+            }
+        }
+    }
+    sources
+}
+
 /// What a route says, before routes are compared.
 struct Candidate {
     /// Bits of its prefix, and the uplink's metric: the least is the best.

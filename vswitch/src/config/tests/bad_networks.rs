@@ -73,6 +73,8 @@ pub(super) fn evpn_names_an_end_point_of_this_host() {
         ("gobgpd = \"127.0.0.1:1\", asn = 0", "asn 0 is none"),
         ("gobgpd = \"127.0.0.1:1\", route-target = \"auto\"", "plain"),
         ("gobgpd = \"127.0.0.1:1\", stale-time = 120", "has no unit"),
+        ("gobgpd = \"127.0.0.1:1\", duplicate-moves = 1", "from 2 to 1000"),
+        ("gobgpd = \"127.0.0.1:1\", duplicate-time = \"0s\"", "from 1s to 24h"),
         ("gobgpd = \"127.0.0.1:1\", peers = []", "unknown field"),
     ] {
         let error = with(bad).unwrap_err().to_string();

@@ -101,6 +101,14 @@ fn evpn(checker: &mut Checker<'_>) {
     if evpn.asn == Some(0) {
         checker.fail("control.evpn.asn", "[control] evpn: asn 0 is none; leave it out for gobgpd's own");
     }
+    if !(2..=1000).contains(&evpn.duplicate_moves) {
+        let message = "[control] evpn: duplicate-moves is too few or too many to tell a duplicate; write a number from 2 to 1000";
+        checker.fail("control.evpn.duplicate-moves", message);
+    }
+    if !(1..=86_400).contains(&evpn.duplicate_time.as_secs()) {
+        let message = "[control] evpn: duplicate-time is too short or too long; write a time from 1s to 24h";
+        checker.fail("control.evpn.duplicate-time", message);
+    }
     let Some(vtep) = evpn.vtep else { return };
     let uplinks = &checker.config.uplinks;
     let is_own = uplinks.iter().any(|uplink| uplink.addresses.iter().any(|net| net.addr() == vtep));

@@ -54,6 +54,40 @@ fn evpn_a_station_is_where_it_moved_last() {
 }
 
 #[test]
+fn evpn_a_held_station_stays_where_it_is_and_goes_where_it_was_said_last() {
+    let mut book = Book::default();
+    book.set(station(1, 7, Some(7), 0));
+    book.hold(1, mac(7));
+    book.take_dirty();
+    for sequence in 1..100 {
+        book.set(station(2, 7, Some(7), sequence));
+        book.set(station(2, 7, Some(8), sequence));
+        book.withdraw(&station(2, 7, Some(7), 0).key);
+        book.withdraw(&station(1, 7, Some(7), 0).key);
+    }
+    // Its twin in another network and others are not held.
+    let elsewhere = Route { vni: vni(2), ..station(3, 7, Some(9), 0) };
+    book.set(elsewhere);
+    book.set(station(3, 6, Some(6), 0));
+    assert_eq!(book.address(1, ip(7)), Some(Place { mac: mac(7), vtep: vtep(1) }));
+    assert_eq!((book.address(2, ip(9)).is_some(), book.address(1, ip(6)).is_some()), (true, true));
+    let dirty = book.take_dirty();
+    assert!(dirty.addresses.iter().all(|(_, address)| [ip(9), ip(6)].contains(address)), "{dirty:?}");
+    // The speaker comes back meanwhile, and says one of the three again.
+    book.begin();
+    book.set(elsewhere);
+    book.set(station(3, 6, Some(6), 0));
+    book.set(station(4, 7, Some(5), 0));
+    assert_eq!(book.stale(), 2, "the one that was here, and the one that came meanwhile");
+    book.release(1, mac(7));
+    assert_eq!((book.address(1, ip(7)), book.address(1, ip(8)).unwrap().vtep), (None, vtep(2)));
+    book.sweep();
+    assert_eq!((book.address(1, ip(8)), book.address(1, ip(5)).unwrap().vtep), (None, vtep(4)));
+    book.release(1, mac(7));
+    assert_eq!(book.routes().count(), 3);
+}
+
+#[test]
 fn evpn_of_equal_numbers_the_lower_end_point_wins_and_what_is_sticky_before_all() {
     let mut book = Book::default();
     book.set(station(3, 7, Some(7), 4));

@@ -1,5 +1,7 @@
 //! What is announced, and how it goes on when others say the same.
 
+use std::time::Duration;
+
 use super::*;
 
 const SPEAKER: Speaker =
@@ -22,10 +24,21 @@ fn local(stations: &[(u32, u8, &[u8])]) -> Local {
 
 /// Takes all steps; what they were, and the news.
 fn go(publisher: &mut Publisher, local: &Local, book: &Book) -> (Vec<Step>, Vec<News>) {
+    go_at(publisher, local, book, Instant::now())
+}
+
+/// The same at a time.
+fn go_at(publisher: &mut Publisher, local: &Local, book: &Book, now: Instant) -> (Vec<Step>, Vec<News>) {
     let mut news = Vec::new();
-    let steps = publisher.steps(local, book, SPEAKER, &mut news);
+    let steps = publisher.steps(local, book, SPEAKER, now, &mut news);
     steps.iter().for_each(|step| publisher.took(step));
-    assert!(publisher.steps(local, book, SPEAKER, &mut Vec::new()).is_empty(), "nothing is left to do");
+    // What was held is taken in before the next ones.
+    if !news.iter().any(|news| matches!(news, News::Released { .. })) {
+        assert!(
+            publisher.steps(local, book, SPEAKER, now, &mut Vec::new()).is_empty(),
+            "nothing is left to do"
+        );
+    }
     (steps, news)
 }
 
@@ -154,7 +167,7 @@ fn evpn_a_number_that_gobgpd_refuses_is_raised() {
     let mut publisher = Publisher::default();
     let here = local(&[(7, 1, &[1])]);
     let book = Book::default();
-    let steps = publisher.steps(&here, &book, SPEAKER, &mut Vec::new());
+    let steps = publisher.steps(&here, &book, SPEAKER, Instant::now(), &mut Vec::new());
     let Some(Step::Announce(route)) = steps.first() else { panic!("{steps:?}") };
     publisher.refused(route);
     // Told of by a second route of the same station.
@@ -178,4 +191,114 @@ fn evpn_a_route_to_a_vnic_is_a_prefix_where_that_is_wanted() {
     let [prefix] = prefixes[..] else { panic!("{prefixes:?}") };
     assert_eq!(prefix.key.to_string(), "[5] 192.0.2.1:7 10.9.0.0/24");
     assert_eq!(prefix.router_mac, Some(mac(1)));
+}
+
+/// A host that has the same MAC address as this one, and says so and takes it back; as the client does, the book holds what is held.
+struct Flapping {
+    publisher: Publisher,
+    book: Book,
+    here: Local,
+    now: Instant,
+}
+
+impl Flapping {
+    fn new() -> Self {
+        let here = local(&[(7, 1, &[1])]);
+        let mut flapping =
+            Self { publisher: Publisher::default(), book: Book::default(), here, now: Instant::now() };
+        flapping.turn();
+        flapping
+    }
+
+    fn turn(&mut self) -> (Vec<Step>, Vec<News>) {
+        let (steps, news) = go_at(&mut self.publisher, &self.here, &self.book, self.now);
+        for news in &news {
+            match *news {
+                News::Held { vni, mac, .. } => self.book.hold(vni, mac),
+                News::Released { vni, mac } => self.book.release(vni, mac),
+                News::Came { .. } | News::Left { .. } => {}
+            }
+        }
+        (steps, news)
+    }
+
+    /// It says so with the next number, and takes it back, each some time after the other.
+    fn flap(&mut self, time: Duration) -> Vec<News> {
+        let theirs = heard(9, 1, sequence(&self.publisher).map_or(0, |ours| ours + 1));
+        self.now += time;
+        self.book.set(theirs);
+        let (_, mut news) = self.turn();
+        self.now += time;
+        self.book.withdraw(&theirs.key);
+        news.extend(self.turn().1);
+        news
+    }
+}
+
+#[test]
+fn evpn_a_station_that_moves_five_times_in_three_minutes_is_a_duplicate() {
+    let mut flapping = Flapping::new();
+    let second = Duration::from_secs(1);
+    assert!(matches!(flapping.flap(second)[..], [News::Left { .. }]));
+    assert!(matches!(flapping.flap(second)[..], [News::Left { .. }]));
+    assert_eq!(sequence(&flapping.publisher), Some(4));
+    // The fifth: away, and what follows is not looked at.
+    let news = flapping.flap(second);
+    let [News::Held { vni: 7, mac: of, duplicate }] = news[..] else { panic!("{news:?}") };
+    let held_at = flapping.now - second;
+    assert_eq!((of, duplicate.vtep), (mac(1), IpAddr::from([172, 16, 0, 9])));
+    assert_eq!(duplicate.until, held_at + Duration::from_secs(180));
+    for _ in 0..80 {
+        assert_eq!(flapping.flap(second), []);
+        assert_eq!(sequence(&flapping.publisher), Some(4), "it is left as it is");
+        assert!(!flapping.publisher.is_due(flapping.now));
+    }
+    assert_eq!(flapping.publisher.duplicates().count(), 1);
+    // A new address of it is not announced either; another station is.
+    flapping.here = local(&[(7, 1, &[1, 2]), (7, 3, &[3])]);
+    let (steps, _) = flapping.turn();
+    let told = |step: &Step| matches!(step, Step::Announce(route) if matches!(route.key, Key::Station { mac: of, .. } if of == mac(3)));
+    assert!(steps.len() == 1 && steps.iter().all(told), "{steps:?}");
+    // Its time is over: it is looked at again, with all that was said last, and five moves are too many again.
+    let theirs = heard(9, 1, 70);
+    flapping.book.set(theirs);
+    flapping.now = duplicate.until;
+    assert!(flapping.publisher.is_due(flapping.now));
+    let (steps, news) = flapping.turn();
+    assert!(matches!(news[..], [News::Released { vni: 7, .. }]), "{news:?}");
+    // The address that waited.
+    assert!(matches!(steps[..], [Step::Announce(_)]), "{steps:?}");
+    assert!(!flapping.publisher.is_due(flapping.now));
+    assert!(matches!(flapping.turn().1[..], [News::Left { sequence: 70, .. }]));
+    flapping.book.withdraw(&theirs.key);
+    flapping.turn();
+    assert_eq!(sequence(&flapping.publisher), Some(71));
+    assert!(matches!(flapping.flap(second)[..], [News::Left { .. }]));
+    assert!(matches!(flapping.flap(second)[..], [News::Held { .. }]));
+}
+
+#[test]
+fn evpn_a_station_that_moves_seldom_is_no_duplicate() {
+    let mut flapping = Flapping::new();
+    for _ in 0..50 {
+        // Four moves in 180 s, not five.
+        assert!(matches!(flapping.flap(Duration::from_secs(45))[..], [News::Left { .. }]));
+    }
+    assert_eq!(flapping.publisher.duplicates().count(), 0);
+}
+
+#[test]
+fn evpn_a_duplicate_is_looked_at_when_its_vnic_comes_anew() {
+    let mut flapping = Flapping::new();
+    let news: Vec<News> = (0..3).flat_map(|_| flapping.flap(Duration::from_secs(1))).collect();
+    assert!(matches!(news[..], [.., News::Held { .. }]), "{news:?}");
+    flapping.book.set(heard(9, 1, 9));
+    let here = std::mem::take(&mut flapping.here);
+    let (steps, news) = flapping.turn();
+    assert!(matches!(news[..], [News::Released { .. }]), "{news:?}");
+    assert_eq!(steps.len(), 2, "it, and its network: {steps:?}");
+    flapping.here = here;
+    let (_, news) = flapping.turn();
+    assert!(matches!(news[..], [News::Came { sequence: 10, .. }]), "{news:?}");
+    assert_eq!((sequence(&flapping.publisher), flapping.publisher.duplicates().count()), (Some(10), 0));
 }
