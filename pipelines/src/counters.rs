@@ -184,6 +184,8 @@ counters! {
     sum service_requests = "service-requests",
     /// BFD packets of sessions that were taken in for control.
     sum bfd_packets = "bfd-packets",
+    /// Answers to path probes that were taken in for control.
+    sum probe_answers = "probe-answers",
 }
 
 impl PipelineTotals {

@@ -177,6 +177,10 @@ drop_reasons! {
     BFD_UNKNOWN = "bfd-unknown",
     /// As many packets of its BFD session wait for control as may.
     BFD_LIMIT = "bfd-limit",
+    /// An answer to a path probe of this switch that does not bring back what was sent, or has a wrong checksum.
+    PROBE_UNKNOWN = "probe-unknown",
+    /// As many answers to path probes wait for control as may.
+    PROBE_LIMIT = "probe-limit",
 }
 
 impl DropReason {

@@ -10,6 +10,7 @@ use wire::{MacAddr, Qpn};
 
 use crate::bfd::{self, BfdHeard};
 use crate::drops::DropReason;
+use crate::probe::Probes;
 use crate::service::{MOST_WAITING, ServiceRequest};
 
 /// An address, and the MAC that a message of ARP or neighbour discovery binds to it.
@@ -111,6 +112,8 @@ pub struct Events {
     /// What BFD sessions heard, and how much of it is of each of them.
     heard: Arc<ArrayQueue<BfdHeard>>,
     heard_of: Arc<[AtomicU8]>,
+    /// What comes back of control's path probes.
+    pub probes: Probes,
 }
 
 /// Announcements of floating addresses that may wait for control, and those of one vNIC among them.
@@ -137,6 +140,7 @@ impl Events {
             soliciting,
             heard: Arc::new(ArrayQueue::new(bfd::MAX_SESSIONS * usize::from(bfd::MOST_WAITING))),
             heard_of: (0..bfd::MAX_SESSIONS).map(|_| AtomicU8::new(0)).collect(),
+            probes: Probes::default(),
         }
     }
 

@@ -32,6 +32,7 @@ pub mod next_hop;
 pub mod nft;
 pub mod offload;
 pub mod overlay;
+pub mod probe;
 pub mod qos;
 pub mod rcft;
 pub mod reverse_path;

@@ -199,10 +199,28 @@ impl Fabric {
     #[track_caller]
     pub fn new() -> Self {
         Netns::reap();
-        let netns = Netns::new("fabric");
+        Self::named("fabric")
+    }
+
+    /// A further one, with nobody on it.
+    #[track_caller]
+    pub fn named(name: &str) -> Self {
+        let netns = Netns::new(name);
         netns.ip(&format!("link add bridge mtu {} type bridge mcast_snooping 0", lab::UNDERLAY_MTU));
         netns.ip("link set bridge up");
         Self(netns)
+    }
+
+    /// Its namespace, where it has a port for each host and whoever else is on it.
+    pub fn netns(&self) -> &Netns {
+        &self.0
+    }
+
+    /// Somebody else comes onto it, with an interface whose port here has the other name.
+    #[track_caller]
+    pub fn join(&self, netns: &Netns, interface: &str, port: &str) {
+        netns::cable((netns, interface), (&self.0, port), lab::UNDERLAY_MTU);
+        self.0.ip(&format!("link set {port} master bridge"));
     }
 }
 

@@ -17,6 +17,7 @@ pub mod evpn;
 pub mod handover;
 pub mod nic_check;
 pub mod port;
+pub mod probe;
 pub mod rdma;
 pub mod services;
 pub mod state;

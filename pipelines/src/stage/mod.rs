@@ -19,6 +19,7 @@ pub mod mtu;
 pub mod neighbour;
 pub mod outer;
 pub mod parse;
+mod probe;
 pub mod rcft;
 pub mod reply;
 pub(crate) mod security;

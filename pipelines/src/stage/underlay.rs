@@ -1,12 +1,12 @@
 //! underlay: what arrives at an uplink and is not VxLAN. The VTEP answers ARP, neighbour discovery and ping for its
-//! own addresses and tells control what it learns and what BFD says; the rest goes to the punt port or is dropped by name.
+//! own addresses and tells control what it learns, what BFD says and what answers its path probes; the rest goes to the punt port or is dropped by name.
 
 use wire::{MacAddr, PacketBuf};
 
 use super::neighbour::is_neighbour_protocol;
 use super::outer::addresses;
 use super::reply::{self, NeighbourMessage};
-use super::{Cx, bfd, super_frame};
+use super::{Cx, bfd, probe, super_frame};
 use crate::Sink;
 use crate::burst::Burst;
 use crate::drops::DropReason;
@@ -26,6 +26,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     events: &Events,
     sink: &mut S,
 ) {
+    let probing = events.probes.mark();
     for i in Bits(others) {
         let headers = burst.metas[i].headers;
         let Some(packet) = burst.packets[i].as_mut() else { continue };
@@ -47,6 +48,20 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
                     burst.take(i);
                     cx.counters.consumed.add(1);
                     cx.counters.bfd_packets.add(1);
+                }
+                Err(reason) => burst.drop(i, reason, cx.counters),
+            }
+            continue;
+        }
+        let probed = probing.filter(|_| vid == uplink.vlan);
+        let answer =
+            probed.and_then(|mark| Some((probe::find(packet.head(), &headers, uplink, mark)?, mark)));
+        if let Some((answer, mark)) = answer {
+            match probe::take(cx, packet, &headers, &answer, mark) {
+                Ok(()) => {
+                    burst.take(i);
+                    cx.counters.consumed.add(1);
+                    cx.counters.probe_answers.add(1);
                 }
                 Err(reason) => burst.drop(i, reason, cx.counters),
             }

@@ -11,6 +11,7 @@ mod fragments;
 mod guard;
 mod hostile;
 mod neighbours;
+mod probe;
 mod repair_garp;
 mod repair_link_local;
 mod repair_martian;

@@ -1,22 +1,28 @@
 //! The service `Cluster`: the hosts that share an etcd, and what they do not agree about.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use vswitch_api::v1;
 use vswitch_api::v1::cluster_server::Cluster;
 
+use super::Control;
 use super::named::texts;
+use super::probing::{probe, probed};
 use super::refusal::Problem;
 use super::service::service;
 use crate::cluster::status::{Host, Status};
+use crate::config::Name;
 use crate::controller::Controller;
+use crate::probe::Found;
+use crate::switch::probing::PathState;
 use crate::topology::underlay::NeighbourState;
 
 service! { Cluster {
     reads list_hosts(ListHostsRequest) -> ListHostsResponse: "listing hosts",
     reads get_control_plane(GetControlPlaneRequest) -> GetControlPlaneResponse: "a look at the control plane",
-    reads check_cluster(CheckClusterRequest) -> CheckClusterResponse: "checking the cluster",
+    asks check_cluster(CheckClusterRequest) -> CheckClusterResponse: "checking the cluster",
 } }
 
 fn list_hosts(
@@ -94,10 +100,33 @@ fn faults(status: &Status) -> Vec<v1::ClusterFault> {
     status.faults.iter().map(fault).collect()
 }
 
-fn check_cluster(
-    controller: &mut Controller,
-    _: v1::CheckClusterRequest,
+async fn check_cluster(
+    control: &Control,
+    what: &'static str,
+    request: v1::CheckClusterRequest,
 ) -> Result<v1::CheckClusterResponse, Problem> {
+    let (mut answer, vteps) = control.ask(what, look).await??;
+    if request.no_probes || vteps.is_empty() {
+        return Ok(answer);
+    }
+    for (report, needed) in probe(control, what, vteps.keys().copied().collect()).await? {
+        answer.paths += 1;
+        let fault = match report.state {
+            PathState::Found(Found::Less { .. }) => "path-mtu",
+            _ => "unreachable-vtep",
+        };
+        let path = probed(&report, needed);
+        // That a next hop does not answer is told above.
+        if !path.advice.is_empty() && report.state != PathState::NoNextHop {
+            let subject = vteps.get(&report.vtep).map(ToString::to_string).unwrap_or_default();
+            answer.faults.push(v1::ClusterFault { kind: fault.into(), subject, text: path.advice });
+        }
+    }
+    Ok(answer)
+}
+
+/// What hosts say, and the VTEPs to be probed, with whose they are.
+fn look(controller: &mut Controller) -> Result<(v1::CheckClusterResponse, BTreeMap<IpAddr, Name>), Problem> {
     let Some(shared) = &controller.cluster else {
         let message = "this switch follows no etcd; write `etcd` in [control] and restart it".to_owned();
         return Err(Problem::new(tonic::Code::FailedPrecondition, "", message));
@@ -125,6 +154,7 @@ fn check_cluster(
         .filter(|(_, _, neighbour)| matches!(neighbour.state, NeighbourState::Incomplete))
         .map(|(_, address, _)| address)
         .collect();
+    let mut vteps = BTreeMap::new();
     for (name, host) in &others {
         if host.seen.until.is_some() {
             add(
@@ -148,6 +178,7 @@ fn check_cluster(
                     );
                     add("unreachable-vtep", name, text);
                 }
+                Some(_) if host.seen.until.is_none() => drop(vteps.insert(*vtep, Name::clone(name))),
                 Some(_) => {}
             }
         }
@@ -161,9 +192,11 @@ fn check_cluster(
             add("mtu", name, text);
         }
     }
-    Ok(v1::CheckClusterResponse {
+    let answer = v1::CheckClusterResponse {
         faults: found,
         hosts: status.hosts.len() as u32,
         addresses: status.addresses as u32,
-    })
+        paths: 0,
+    };
+    Ok((answer, vteps))
 }

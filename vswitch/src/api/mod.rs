@@ -28,6 +28,7 @@ mod offloading;
 mod places;
 mod plan;
 mod ports;
+mod probing;
 mod queue_pairs;
 mod rdma;
 mod refusal;

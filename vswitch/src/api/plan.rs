@@ -298,6 +298,37 @@ impl Plan {
         Ok(item)
     }
 
+    /// Nobody can be in a group that goes. Locations that other hosts brought are in the groups that this one has, and so they leave it;
+    /// those that were made here are taken out by who made them.
+    fn empty_group(&mut self, view: &View, group: &str) -> Result<(), Problem> {
+        let names = |location: &&LocationConfig| location.groups.iter().any(|known| known.as_str() == group);
+        let is_set =
+            |location: &&LocationConfig| self.locations.contains_key(&(location.vni.get(), location.vip));
+        let members: Vec<LocationConfig> = view
+            .locations()
+            .filter(|location| !is_set(location))
+            .chain(self.locations.values().flatten())
+            .filter(names)
+            .cloned()
+            .collect();
+        for mut location in members {
+            let id = location_id(&location);
+            let owner = self.owner(view, Kind::Location, &id);
+            if !matches!(owner, Owner::Etcd | Owner::Evpn) {
+                let LocationConfig { vni, vip, .. } = location;
+                let message = format!(
+                    "location {vni} {vip}, which was made by {}, is in it; remove that with `vlt del {vni} {vip}`, or set it anew without the group",
+                    owner.who()
+                );
+                return Err(Problem::new(Code::FailedPrecondition, "key", message));
+            }
+            location.groups.retain(|known| known.as_str() != group);
+            self.is(Kind::Location, &id, owner);
+            self.locations.insert((location.vni.get(), location.vip), Some(location));
+        }
+        Ok(())
+    }
+
     fn delete(&mut self, view: &View, kind: Kind, id: &str) -> Result<(), Problem> {
         let Some(place) = place(kind) else {
             let (vni, vip) = kinds::location_of(id)?;
@@ -305,14 +336,7 @@ impl Plan {
             return Ok(());
         };
         if kind == Kind::SecurityGroup {
-            let names = |location: &&LocationConfig| location.groups.iter().any(|group| group.as_str() == id);
-            let is_set =
-                |location: &&LocationConfig| self.locations.contains_key(&(location.vni.get(), location.vip));
-            let stays = view.locations().filter(|location| !is_set(location));
-            if let Some(user) = stays.chain(self.locations.values().flatten()).find(names) {
-                let message = format!("location {} {} is in it; take it out first", user.vni, user.vip);
-                return Err(Problem::new(Code::FailedPrecondition, "key", message));
-            }
+            self.empty_group(view, id)?;
         }
         let of_vpc = |vnic: &&Arc<VnicConfig>| kind == Kind::Vpc && vnic.vpc.as_str() == id;
         let of_trunk = |vnic: &&Arc<VnicConfig>| {

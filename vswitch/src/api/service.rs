@@ -20,7 +20,8 @@ pub(super) fn change_of<T>(request: Request<T>) -> Result<T, Status> {
 
 /// A service whose calls are functions of this module: `fn name(controller: &mut Controller, request: v1::Request) -> Result<v1::Response,
 /// Problem>`. A call that `reads` is for all clients, one that `changes` for those that may, and so is one that `waits` for ports that come
-/// or go. What follows it says what control is doing meanwhile, should it go wrong.
+/// or go. One that `asks` other hosts, or `sends` and is for those that may change something, is `async fn name(control: &Control, request:
+/// v1::Request)`: control does the others' requests meanwhile. What follows it says what control is doing meanwhile, should it go wrong.
 macro_rules! service {
     ($service:ident { $($role:ident $call:ident($request:ident) -> $response:ident: $what:literal,)* }) => {
         pub(super) struct Service {
@@ -53,6 +54,13 @@ macro_rules! service {
     (@changes $control:expr, $request:ident, $what:literal, $call:ident) => {{
         let request = $crate::api::service::change_of($request)?;
         $control.ask($what, move |controller| $call(controller, request)).await??
+    }};
+    (@asks $control:expr, $request:ident, $what:literal, $call:ident) => {
+        $call(&$control, $what, $request.into_inner()).await?
+    };
+    (@sends $control:expr, $request:ident, $what:literal, $call:ident) => {{
+        let request = $crate::api::service::change_of($request)?;
+        $call(&$control, $what, request).await?
     }};
     (@waits $control:expr, $request:ident, $what:literal, $call:ident) => {{
         let request = $crate::api::service::change_of($request)?;

@@ -1,12 +1,15 @@
 //! The service `Underlay`: uplinks, neighbours, BFD.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use pipelines::snapshot::mac_from;
 use vswitch_api::v1;
 use vswitch_api::v1::underlay_server::Underlay;
 
+use super::Control;
 use super::named::texts;
+use super::probing::{probe, probed};
 use super::refusal::Problem;
 use super::service::service;
 use crate::controller::Controller;
@@ -16,6 +19,7 @@ service! { Underlay {
     reads list_uplinks(ListUplinksRequest) -> ListUplinksResponse: "listing uplinks",
     reads list_neighbours(ListNeighboursRequest) -> ListNeighboursResponse: "listing neighbours",
     reads list_bfd_sessions(ListBfdSessionsRequest) -> ListBfdSessionsResponse: "listing BFD sessions",
+    sends probe_paths(ProbePathsRequest) -> ProbePathsResponse: "probing paths",
 } }
 
 fn list_uplinks(
@@ -69,6 +73,25 @@ fn list_neighbours(
         }
     });
     Ok(v1::ListNeighboursResponse { neighbours: neighbours.collect() })
+}
+
+async fn probe_paths(
+    control: &Control,
+    what: &'static str,
+    request: v1::ProbePathsRequest,
+) -> Result<v1::ProbePathsResponse, Problem> {
+    let vteps: Result<Vec<IpAddr>, Problem> = (request.vteps.iter().enumerate())
+        .map(|(at, text)| {
+            text.parse().map_err(|_| {
+                let message = format!("\"{text}\" is no IP address; give the VTEP of another host");
+                Problem::invalid(&format!("vteps[{at}]"), message)
+            })
+        })
+        .collect();
+    let reports = probe(control, what, vteps?).await?;
+    Ok(v1::ProbePathsResponse {
+        paths: reports.iter().map(|(report, needed)| probed(report, *needed)).collect(),
+    })
 }
 
 fn milliseconds(time: Duration) -> f64 {

@@ -11,11 +11,20 @@ use super::book::News;
 use crate::api::{self, Followed};
 use crate::config::LocationConfig;
 use crate::state::owners::Owner;
-use crate::switch::Switch;
 use crate::switch::following::{Heard, Refused};
+use crate::switch::{Switch, SwitchError};
 
-/// Takes in where stations are. What was refused of them; or that all of it was, and why.
-pub fn take_in(switch: &mut Switch, news: News) -> Result<Vec<Refused>, String> {
+/// What became of news.
+#[derive(Debug, Default)]
+pub struct Taken {
+    /// What was refused.
+    pub refused: Vec<Refused>,
+    /// All of the rest is in force; why it would not be there after a restart.
+    pub unsaved: Option<String>,
+}
+
+/// Takes in where stations are. Otherwise all of it was refused, and why.
+pub fn take_in(switch: &mut Switch, news: News) -> Result<Taken, String> {
     let mut reached: HashMap<Arc<[IpAddr]>, IpAddr> = HashMap::new();
     let mut choose = |vteps: &Arc<[IpAddr]>| {
         // The first that an uplink leads to: both ends come to the same where both have the same networks.
@@ -34,7 +43,13 @@ pub fn take_in(switch: &mut Switch, news: News) -> Result<Vec<Refused>, String> 
     let come: Vec<LocationConfig> = come.collect();
     let members: BTreeMap<Vni, BTreeSet<IpAddr>> =
         news.members.iter().map(|(vni, hosts)| (*vni, hosts.iter().map(&mut choose).collect())).collect();
-    switch.follow(Owner::Etcd, Heard { come, gone: news.gone, members }).map_err(|error| error.to_string())
+    match switch.follow(Owner::Etcd, Heard { come, gone: news.gone, members }) {
+        Ok(refused) => Ok(Taken { refused, unsaved: None }),
+        Err(error @ SwitchError::NotSaved(_)) => {
+            Ok(Taken { refused: Vec::new(), unsaved: Some(error.to_string()) })
+        }
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Carries changes of objects out. Why not, of those that cannot be, in their order.

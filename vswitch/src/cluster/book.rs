@@ -271,6 +271,12 @@ impl Book {
         Some(held.claim.said.generation)
     }
 
+    /// This host's vNIC that claims an address.
+    pub fn own_vnic_at(&self, vni: Vni, vip: IpAddr) -> Option<&Name> {
+        let claims = self.networks.get(&vni)?.by_address.get(&vip)?;
+        claims.iter().find(|claim| claim.host == self.own).map(|claim| &claim.vnic)
+    }
+
     /// The other hosts that take part in some network: their networks, their vNICs there, and until when they are believed.
     pub fn hosts(&self) -> BTreeMap<Name, Seen> {
         let mut hosts: BTreeMap<Name, Seen> = BTreeMap::new();

@@ -22,6 +22,7 @@ use wire::Vni;
 use super::book::Book;
 use super::generations::Generations;
 use super::keys::Keys;
+use super::members::Members;
 use super::objects::Objects;
 use super::publish::Wanted;
 use super::publishing::{Mine, Voice};
@@ -71,6 +72,7 @@ pub struct Follower {
     book: Book,
     mine: Mine,
     generations: Generations,
+    members: Members,
     objects: Objects,
     lease: Option<i64>,
     wanted: Wanted,
@@ -91,8 +93,14 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// A client that has not begun.
-    pub fn new(config: EtcdConfig, own: Name, generations: &Path, asker: Asker, shared: Shared) -> Self {
+    /// A client that has not begun. `files`: that of generations, and that of members, if there is one.
+    pub fn new(
+        config: EtcdConfig,
+        own: Name,
+        files: (&Path, Option<&Path>),
+        asker: Asker,
+        shared: Shared,
+    ) -> Self {
         Self {
             keys: Keys::new(&config.prefix),
             book: Book::new(own.clone(), config.grace),
@@ -101,7 +109,8 @@ impl Follower {
             asker,
             shared,
             mine: Mine::default(),
-            generations: Generations::read(generations),
+            generations: Generations::read(files.0),
+            members: Members::read(files.1),
             objects: Objects::default(),
             lease: None,
             wanted: Wanted::default(),
@@ -121,6 +130,7 @@ impl Follower {
 
     /// Follows until the switch ends.
     pub async fn run(mut self) {
+        self.remember().await;
         let endpoints = self.config.endpoints.clone();
         let mut pause = AGAIN;
         for endpoint in endpoints.iter().cycle() {

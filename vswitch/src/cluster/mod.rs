@@ -4,14 +4,15 @@
 //! said last holds. [`ETCD.md`](../../ETCD.md) says what the keys and values are and what is decided by them.
 //!
 //! `keys` reads and writes keys and values, `book` is what the hosts say and what follows from it, `publish` and `publishing` are what
-//! this host says, `objects` is what the config gets from there, `store` is etcd; `follower` brings them together, and `apply` is what
-//! control does for it.
+//! this host says, `members` is who took part before a restart, `objects` is what the config gets from there, `store` is etcd; `follower`
+//! brings them together, and `apply` is what control does for it.
 
 mod apply;
 pub mod book;
 mod follower;
 mod generations;
 pub mod keys;
+mod members;
 mod objects;
 mod publish;
 mod publishing;
@@ -40,12 +41,14 @@ pub fn start(
 ) -> std::io::Result<Option<Shared>> {
     let Some(etcd) = &config.control.etcd else { return Ok(None) };
     let own = own_name(etcd).map_err(std::io::Error::other)?;
-    let file = generations_file(state.unwrap_or(&config.api.socket));
+    let file = file_beside(state.unwrap_or(&config.api.socket), ".generations");
+    let members = state.map(|state| file_beside(state, ".members"));
     let shared = Shared::new(etcd, &own);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (etcd, told) = (etcd.clone(), shared.clone());
     std::thread::Builder::new().name("etcd".into()).spawn(move || {
-        runtime.block_on(Follower::new(etcd, own, &file, Asker::new(jobs), told).run());
+        let follower = Follower::new(etcd, own, (&file, members.as_deref()), Asker::new(jobs), told);
+        runtime.block_on(follower.run());
     })?;
     Ok(Some(shared))
 }
@@ -61,8 +64,8 @@ fn own_name(etcd: &EtcdConfig) -> Result<Name, String> {
     })
 }
 
-fn generations_file(beside: &Path) -> PathBuf {
+fn file_beside(beside: &Path, ending: &str) -> PathBuf {
     let mut file = beside.as_os_str().to_owned();
-    file.push(".generations");
+    file.push(ending);
     file.into()
 }

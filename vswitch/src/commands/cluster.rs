@@ -24,9 +24,12 @@ pub(super) fn commands() -> Vec<Entry> {
         },
         Entry {
             syntax: "cluster check",
-            help: "What the hosts do not agree about: addresses claimed twice, VTEPs that are not reached, MTUs, keys that cannot be read",
+            help: "What the hosts do not agree about: addresses claimed twice, VTEPs that are not reached, MTUs, keys that cannot be read; and whether large packets pass to each of them",
             rpc: "Cluster.CheckCluster",
-            run: |session, _| shown(ask!(session, ClusterClient.check_cluster(v1::CheckClusterRequest {}))?),
+            run: |session, _| {
+                let request = v1::CheckClusterRequest { no_probes: false };
+                shown(ask!(session, ClusterClient.check_cluster(request))?)
+            },
         },
     ]
 }
@@ -100,10 +103,11 @@ impl View for v1::GetControlPlaneResponse {
 impl View for v1::CheckClusterResponse {
     fn text(&self) -> String {
         format!(
-            "{}{} hosts, {} addresses: {} faults\n",
+            "{}{} hosts, {} addresses, {} paths: {} faults\n",
             listed(&self.faults),
             self.hosts,
             self.addresses,
+            self.paths,
             self.faults.len()
         )
     }

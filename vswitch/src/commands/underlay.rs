@@ -1,5 +1,7 @@
 //! Commands about the underlay and about flows: uplinks, neighbours, BFD, NFT.
 
+use std::net::IpAddr;
+
 use vswitch_api::v1;
 use vswitch_api::v1::flows_client::FlowsClient;
 use vswitch_api::v1::underlay_client::UnderlayClient;
@@ -50,6 +52,16 @@ pub(super) fn commands() -> Vec<Entry> {
             rpc: "Underlay.ListBfdSessions",
             run: |session, _| {
                 shown(ask!(session, UnderlayClient.list_bfd_sessions(v1::ListBfdSessionsRequest {}))?)
+            },
+        },
+        Entry {
+            syntax: "ping vtep <vtep:ip>",
+            help: "Which packets pass to a VTEP, by every way there: echo requests of the uplink's MTU that nobody may fragment, and smaller ones where those are lost",
+            rpc: "Underlay.ProbePaths",
+            run: |session, args| {
+                let vtep: IpAddr = args.get("vtep")?;
+                let vteps = vec![vtep.to_string()];
+                shown(ask!(session, UnderlayClient.probe_paths(v1::ProbePathsRequest { vteps }))?)
             },
         },
     ]
@@ -124,6 +136,33 @@ impl View for v1::ListUplinksResponse {
             ]);
         }
         table.to_string()
+    }
+}
+
+impl View for v1::ProbePathsResponse {
+    fn text(&self) -> String {
+        let mut table = Table::new([
+            "uplink", "next hop", "used", "MTU", "passes", "needed", "ms", "requests", "stray", "state",
+        ]);
+        let mut advice = String::new();
+        for path in &self.paths {
+            table.row([
+                path.uplink.clone(),
+                path.next_hop.clone(),
+                (if path.preferred { "yes" } else { "standby" }).to_owned(),
+                path.mtu.to_string(),
+                path.passes.to_string(),
+                path.needed.to_string(),
+                path.round_trip_ms.map_or("-".into(), |time| format!("{time:.1}")),
+                path.requests.to_string(),
+                path.stray.to_string(),
+                path.state.clone(),
+            ]);
+            if !path.advice.is_empty() {
+                advice.push_str(&format!("{}\n", path.advice));
+            }
+        }
+        format!("{table}{advice}")
     }
 }
 

@@ -9,6 +9,7 @@ pub mod connections;
 pub mod events;
 pub mod offload;
 pub mod ports;
+pub mod probing;
 pub mod qos;
 pub mod rcft;
 pub mod services;
@@ -102,6 +103,7 @@ pub struct Switch {
     uplinks: uplinks::Uplinks,
     services: services::ServicesControl,
     bfd: bfd::BfdControl,
+    probing: probing::ProbeControl,
     events: EventLog,
     /// When the network was last tended.
     tended: Instant,
@@ -224,6 +226,7 @@ impl Switch {
             uplinks: uplinks::Uplinks::default(),
             services: services::ServicesControl::default(),
             bfd: bfd::BfdControl::default(),
+            probing: probing::ProbeControl::default(),
             events: EventLog::default(),
             tended: Instant::now(),
             looked: Instant::now(),

@@ -83,6 +83,7 @@ impl Switch {
         self.ports.tend(&self.pool);
         moved |= self.tend_bfd(now);
         moved |= self.tend_uplinks(now);
+        self.tend_probes(now);
         let (probes, lost) = self.neighbours.tick(now);
         for (uplink, address) in lost {
             tracing::warn!(uplink, %address, "underlay neighbour lost");

@@ -9,7 +9,7 @@ use wire::Vni;
 
 use super::{Failure, Follower};
 use crate::api;
-use crate::cluster::apply;
+use crate::cluster::apply::{self, Taken};
 use crate::cluster::book::Seen;
 use crate::state::owners::Owner;
 
@@ -21,6 +21,23 @@ const ON_ITS_WAY: Duration = Duration::from_secs(5);
 const REFUSED: Duration = Duration::from_secs(1);
 
 impl Follower {
+    /// Before etcd says anything: who took part in networks when this switch ended is believed to do so still.
+    pub(super) async fn remember(&mut self) {
+        let news = self.members.news();
+        if news.members.is_empty() {
+            return;
+        }
+        let told = self
+            .asker
+            .ask("taking in which hosts took part", move |controller| {
+                apply::take_in(&mut controller.switch, news)
+            })
+            .await;
+        if let Ok(Err(why)) = told {
+            tracing::warn!(why, "hosts behind which no address is known are not heard until etcd is there");
+        }
+    }
+
     /// What the switch has from etcd since before this process: what etcd says otherwise is so at once, and what it does not say stays for the
     /// grace, for its hosts may be about to say it again.
     pub(super) async fn adopt(&mut self) -> Result<(), Failure> {
@@ -30,6 +47,8 @@ impl Follower {
                 (controller.switch.locations_by(Owner::Etcd), api::shared_by(&controller.switch, Owner::Etcd))
             })
             .await?;
+        // Some may have left since: of those networks all is told anew.
+        self.members.news().members.into_keys().for_each(|vni| self.book.regroup(vni));
         objects.into_iter().for_each(|(kind, id)| self.objects.ask(kind, id));
         let mut orphans = Vec::new();
         for (vni, vip) in locations {
@@ -59,7 +78,7 @@ impl Follower {
                 .map(|station| (station.vni, station.vip))
                 .chain(news.gone.iter().copied())
                 .collect();
-            let members: Vec<Vni> = news.members.keys().copied().collect();
+            let members = news.members.clone();
             let answer = self
                 .asker
                 .ask("taking in what other hosts say", move |controller| {
@@ -69,7 +88,12 @@ impl Follower {
             told = true;
             let mut status = self.shared.lock();
             match answer {
-                Ok(refused) => {
+                Ok(Taken { refused, unsaved }) => {
+                    self.members.told(&members);
+                    match unsaved {
+                        Some(why) => drop(status.fault("not-saved", "locations".into(), why)),
+                        None => status.mend("not-saved", "locations"),
+                    }
                     if status.faults.keys().any(|(kind, _)| *kind == "refused") {
                         subjects
                             .iter()
@@ -88,7 +112,7 @@ impl Follower {
                     status.fault("refused", "all".into(), why);
                     drop(status);
                     subjects.into_iter().for_each(|(vni, vip)| self.book.ask(vni, vip));
-                    members.into_iter().for_each(|vni| self.book.regroup(vni));
+                    members.into_keys().for_each(|vni| self.book.regroup(vni));
                     self.asked_again = Some(Instant::now() + REFUSED);
                     break;
                 }
@@ -136,6 +160,7 @@ impl Follower {
     pub(super) async fn turn(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
         self.book.tick(now);
+        self.members.save(now);
         if let Some((_, orphans)) = self.orphans.take_if(|(until, _)| *until <= now) {
             orphans.into_iter().for_each(|(vni, vip)| self.book.ask(vni, vip));
         }
@@ -170,10 +195,18 @@ impl Follower {
             status.faults.retain(|(kind, _), _| *kind != "claimed-twice");
             for (&(vni, vip), contest) in self.book.contests() {
                 let others = contest.others.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-                let text = format!(
+                let mut text = format!(
                     "{vip} in VNI {vni} is claimed by host {}, which has it as the later one, and by {others}: remove the vNIC on one of them",
                     contest.winner
                 );
+                if contest.others.contains(&self.own)
+                    && let Some(vnic) = self.book.own_vnic_at(vni, vip)
+                {
+                    text.push_str(&format!(
+                        "; vNIC {vnic} of this host has lost it: with this address it talks to vNICs of this host alone, and all other hosts drop \
+                         what it sends (`vnic del {vnic}`, or `vnic move {vnic} vtep ...` to where the machine went)"
+                    ));
+                }
                 status.fault("claimed-twice", format!("{vip} in VNI {vni}"), text.clone());
                 let concerns = contest.winner == self.own || contest.others.contains(&self.own);
                 if concerns
@@ -189,7 +222,13 @@ impl Follower {
                 }
             }
         }
+        let settled: Vec<(Vni, IpAddr)> = self.contests_told.difference(&told).copied().collect();
         self.contests_told = told;
+        for (vni, vip) in settled.into_iter().take(16) {
+            let text = format!("{vip} in VNI {vni} is claimed by one host alone again");
+            tracing::info!("{text}");
+            self.note("claimed-once", text, json!({ "vni": vni.get(), "vip": vip })).await;
+        }
         for (text, facts) in news.into_iter().take(16) {
             tracing::warn!("{text}");
             self.note("claimed-twice", text, facts).await;

@@ -9,6 +9,7 @@ mod floating;
 mod following;
 mod history;
 mod link_local;
+mod many;
 mod repair;
 mod security;
 mod slots;

@@ -1,0 +1,92 @@
+//! What hosts of a cluster keep of each other over a restart without etcd, and groups that go while stations of other hosts are in them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
+
+use std::time::Duration;
+
+use tests::etcd::{Etcd, Fabric, Host, control, faults, place, wait_for_place};
+use tests::lab::vpc;
+use tests::steady::Ping;
+use tests::{Daemon, Workdir, wait_for};
+
+const RED: u32 = 100;
+const SOON: Duration = Duration::from_secs(10);
+
+/// How many stations of other hosts are in a group.
+fn members(daemon: &Daemon) -> Option<u64> {
+    let shown = daemon.json("show security-group web");
+    let groups = shown.as_array().or_else(|| shown["groups"].as_array())?;
+    let count = &groups.first()?["locations"];
+    count.as_str().map_or_else(|| count.as_u64(), |text| text.parse().ok())
+}
+
+#[test]
+fn etcd_a_group_goes_though_stations_of_other_hosts_are_in_it() {
+    let (fabric, etcd) = (Fabric::new(), Etcd::start());
+    let hosts: Vec<Host> = (1..3).map(|number| Host::new(&fabric, &etcd, number)).collect();
+    let red: Vec<_> = hosts.iter().map(|host| host.container("red", 1, host.number as u8)).collect();
+    let network = vpc("red", RED, &["10.0.0.0/16"], "");
+    let group = "[[security-group]]\nname = \"web\"\nvpc = \"red\"\nrules = [{ direction = \"in\", protocol = \"icmp\" }]\n";
+    let member = red[0].vnic("security-groups = [\"web\"]");
+    let first = hosts[0].start(&etcd, &[&network, group, &member].concat());
+    let second = hosts[1].start(&etcd, &[network, red[1].vnic("")].concat());
+    wait_for_place(&second, RED, &red[0].address, Some("vtep 172.16.0.1"), SOON);
+    wait_for_place(&first, RED, &red[1].address, Some("vtep 172.16.0.2"), SOON);
+    let ping = Ping::start(&red[1].netns, &red[0].address);
+    for _ in 0..3 {
+        second.ctl("security-group add web vpc red");
+        wait_for("the station to be in it", SOON, || (members(&second) == Some(1)).then_some(()));
+        second.ctl("security-group del web");
+        assert_eq!(place(&second, RED, &red[0].address).as_deref(), Some("vtep 172.16.0.1"));
+        assert_eq!(faults(&second, "refused"), []);
+    }
+    // It is etcd's as before, and goes when its host says so.
+    assert_eq!(ping.stop().0, 0, "packets were lost");
+    first.ctl(&format!("vnic del {}", red[0].name));
+    wait_for_place(&second, RED, &red[0].address, None, SOON);
+    for daemon in [first, second] {
+        daemon.assert_conserved();
+        daemon.stop();
+    }
+}
+
+#[test]
+fn etcd_hosts_without_addresses_are_known_after_a_restart_without_etcd() {
+    let (fabric, mut etcd) = (Fabric::new(), Etcd::start());
+    let host = Host::new(&fabric, &etcd, 1);
+    let red = host.container("red", 1, 1);
+    let folder = Workdir::new("state");
+    let state = format!("state = \"{}\"\n", folder.path().join("state").display());
+    let body = [vpc("red", RED, &["10.0.0.0/16"], "flood = true"), red.vnic("")].concat();
+    let mut daemon = Daemon::start_alone(&host.netns, &host.config(&etcd, &state, &body));
+    let known = |daemon: &Daemon, host: u8| {
+        let wanted = format!("172.16.0.{host} ");
+        daemon.try_ctl("show neigh").is_ok_and(|text| text.contains(&wanted))
+    };
+    let become_known = |daemon: &Daemon, host: u8, wanted: bool| {
+        wait_for(&format!("host {host} to be known: {wanted}"), SOON, || {
+            (known(daemon, host) == wanted).then_some(())
+        });
+    };
+    // Two hosts that have said nothing but that they take part.
+    for number in [8, 9] {
+        let key = format!("/vswitch/v1/vni/{RED}/h{number}");
+        etcd.ctl(&["put", &key, &format!("\n\u{c}172.16.0.10{number}")]);
+        become_known(&daemon, 100 + number, true);
+    }
+    // What is told last is written a second later.
+    std::thread::sleep(Duration::from_secs(2));
+    etcd.kill(0);
+    daemon.process().signal("KILL");
+    daemon.process().wait(SOON);
+    daemon.restart(&host.netns);
+    become_known(&daemon, 108, true);
+    become_known(&daemon, 109, true);
+    assert!(control(&daemon)["endpoint"].is_null());
+    // One of them is gone when etcd is back.
+    etcd.revive(0);
+    etcd.wait_until_healthy();
+    etcd.ctl(&["del", &format!("/vswitch/v1/vni/{RED}/h8")]);
+    become_known(&daemon, 108, false);
+    assert!(known(&daemon, 109));
+    daemon.end();
+}
