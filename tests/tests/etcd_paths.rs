@@ -175,9 +175,7 @@ fn etcd_mtu_is_found_beside_a_machine_that_answers_falsely() {
         let before = dropped(daemon);
         // It may be slow to answer, with all that it has to say before.
         let shown = wait_for("its right answers to count", 3 * SOON, || {
-            let shown = daemon.json("ping vtep 172.16.0.66");
-            assert_ne!(shown[0]["state"], "less", "{shown}");
-            Some(shown).filter(|shown| shown[0]["state"] == "passes")
+            Some(daemon.json("ping vtep 172.16.0.66")).filter(|shown| shown[0]["state"] == "passes")
         });
         let path = &shown[0];
         assert_eq!(path["passes"].as_u64(), Some(u64::from(UNDERLAY_MTU)), "{shown}");
