@@ -4,6 +4,7 @@
 //! `hearing` takes in what etcd says, `telling` tells control and the operator what follows from it.
 
 mod hearing;
+mod renewing;
 mod telling;
 
 use std::collections::{BTreeSet, HashMap};
@@ -15,8 +16,10 @@ use std::time::{Duration, Instant};
 
 use etcd_client::WatchRequestSender;
 use futures_util::FutureExt as _;
+use renewing::renew;
 use serde_json::json;
 use tokio::sync::broadcast;
+use tokio::task::JoinSet;
 use wire::Vni;
 
 use super::book::Book;
@@ -180,9 +183,11 @@ impl Follower {
                 store.grant(self.config.lease).await?
             }
         };
-        let (mut keeper, mut kept) = store.keep(lease).await?;
+        let kept = store.keep(lease).await?;
         self.lease = Some(lease);
-        let mut renewed = Instant::now();
+        // It ends with this session.
+        let mut renewing = JoinSet::new();
+        renewing.spawn(renew(kept, self.config.lease, self.shared.clone()));
         // From here on a change of the config is heard of.
         let (config, mut changes) = self
             .asker
@@ -203,9 +208,7 @@ impl Follower {
         self.look_again(&store, &mut requests, lease).await?;
         self.publish(&store, lease).await?;
         self.tell(Instant::now()).await?;
-        let mut renewal = tokio::time::interval(self.config.lease / 3);
         let mut turn = tokio::time::interval(TURN);
-        renewal.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         turn.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -220,15 +223,9 @@ impl Follower {
                     self.tell(arrived).await?;
                     self.publish(&store, lease).await?;
                 }
-                answer = kept.message() => {
-                    match answer? {
-                        Some(answer) if answer.ttl() > 0 => {
-                            renewed = Instant::now();
-                            self.shared.lock().renewed = Some(renewed);
-                        }
-                        Some(_) => return Err(StoreError::LeaseEnded.into()),
-                        None => return Err(StoreError::Ended.into()),
-                    }
+                Some(ended) = renewing.join_next() => {
+                    // It does not panic and nobody aborts it.
+                    return Err(ended.unwrap_or(StoreError::Ended).into());
                 }
                 change = changes.recv() => {
                     let concerns = match &change {
@@ -244,12 +241,6 @@ impl Follower {
                         self.objects_to_control().await?;
                         self.tell(Instant::now()).await?;
                     }
-                }
-                _ = renewal.tick() => {
-                    if renewed.elapsed() > self.config.lease * 2 / 3 {
-                        return Err(StoreError::Silent(renewed.elapsed()).into());
-                    }
-                    keeper.keep_alive().await?;
                 }
                 _ = turn.tick() => {
                     self.turn().await?;
