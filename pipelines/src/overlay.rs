@@ -240,7 +240,7 @@ impl<P: PacketBuf> Overlay<P> {
                 break;
             };
             if marked {
-                dhtb::mark(&cx, &mut parked, self.dhtb.tree(), leaf);
+                dhtb::mark(&cx, &mut parked.packet, &mut parked.meta, self.dhtb.tree(), leaf);
             }
             stale |= u64::from(!parked.has_valid_indices(&cx)) << n;
             super_frames |= u64::from(super_frame::of(&parked.packet, &parked.meta.headers).is_some()) << n;

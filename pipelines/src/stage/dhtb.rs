@@ -19,9 +19,7 @@ use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::nft::{Bits, FlowVerdict, NONE, Nft};
-use crate::qos::{
-    Class, Dhtb, Leaf, Offer, OverRate, Paths, ShaperVerdict, TokenDecision, TrafficKind, Tree,
-};
+use crate::qos::{Class, Dhtb, Leaf, Offer, Paths, ShaperVerdict, TokenDecision, TrafficKind, Tree};
 use crate::vlt::{Hot, Place};
 
 /// A packet that waits for tokens.
@@ -255,35 +253,33 @@ struct Charge {
 #[inline(never)]
 fn over<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, i: usize, dhtb: &mut Dhtb<Parked<P>>, charge: Charge) {
     let Charge { leaf, bytes, tunnel } = charge;
-    let meta = burst.metas[i];
-    let Some(packet) = burst.take(i) else { return };
-    let kind = kind(cx, &meta, packet.head(), dhtb.tree(), leaf, bytes);
+    let meta = &mut burst.metas[i];
+    let Some(packet) = burst.packets[i].as_mut() else { return };
+    let kind = kind(cx, meta, packet.head(), dhtb.tree(), leaf, bytes);
     let settings = &cx.snapshot.settings;
-    let over_rate = OverRate { red: &settings.red, queues: settings.queues };
     let offer = Offer { bytes, tunnel, buffers: packet.segments().count() as u32, kind };
-    let verdict = dhtb.offer(leaf, Parked::new(cx, packet, meta), offer, over_rate, cx.now.ns);
-    let (parked, reason) = match verdict {
-        ShaperVerdict::Send(parked) => (parked, None),
-        ShaperVerdict::Mark(mut parked) => {
-            mark(cx, &mut parked, dhtb.tree(), leaf);
-            (parked, None)
-        }
-        ShaperVerdict::Kept => {
+    let wait = match dhtb.ask(leaf, &offer, &settings.red, cx.now.ns) {
+        TokenDecision::Send => return,
+        TokenDecision::Mark => return mark(cx, packet, meta, dhtb.tree(), leaf),
+        TokenDecision::Wait(wait) => wait,
+    };
+    let meta = *meta;
+    let Some(packet) = burst.take(i) else { return };
+    let parked = Parked::new(cx, packet, meta);
+    let (parked, reason) = match dhtb.keep(leaf, parked, offer, settings.queues, cx.now.ns, wait) {
+        // It is only kept, or not.
+        ShaperVerdict::Kept | ShaperVerdict::Send(_) | ShaperVerdict::Mark(_) => {
             cx.counters.waited.add(1);
             cx.counters.waiting.set(u64::from(dhtb.waiting()));
             return;
         }
-        ShaperVerdict::ClassFull(parked) if kind == TrafficKind::Tcp => {
-            (parked, Some(DropReason::TCP_SHAPED))
-        }
-        ShaperVerdict::ClassFull(parked) => (parked, Some(DropReason::RDMA_OVERRUN)),
-        ShaperVerdict::WorkerFull(parked) => (parked, Some(DropReason::SHAPER_FULL)),
+        ShaperVerdict::ClassFull(parked) if kind == TrafficKind::Tcp => (parked, DropReason::TCP_SHAPED),
+        ShaperVerdict::ClassFull(parked) => (parked, DropReason::RDMA_OVERRUN),
+        ShaperVerdict::WorkerFull(parked) => (parked, DropReason::SHAPER_FULL),
     };
     burst.put_back(i, parked.packet);
-    if let Some(reason) = reason {
-        dhtb.tree().count_drop(leaf);
-        burst.drop(i, reason, cx.counters);
-    }
+    dhtb.tree().count_drop(leaf);
+    burst.drop(i, reason, cx.counters);
 }
 
 /// A super-frame for which no tokens were at hand: it goes whole if there are some, and waits in pieces.
@@ -339,10 +335,10 @@ fn super_frame_over<P: PacketBuf>(
 }
 
 /// Sets congestion experienced in a packet that listens to it.
-pub(crate) fn mark<P: PacketBuf>(cx: &Cx, parked: &mut Parked<P>, tree: &Tree, leaf: Leaf) {
-    let rdma = parked.meta.key.class() != 0;
-    let headers = &mut parked.meta.headers;
-    if headers.is_ip() && matches!(headers.tos & 3, 1 | 2) && set_ecn(&mut parked.packet, headers, Ecn::Ce) {
+pub(crate) fn mark<P: PacketBuf>(cx: &Cx, packet: &mut P, meta: &mut Meta, tree: &Tree, leaf: Leaf) {
+    let rdma = meta.key.class() != 0;
+    let headers = &mut meta.headers;
+    if headers.is_ip() && matches!(headers.tos & 3, 1 | 2) && set_ecn(packet, headers, Ecn::Ce) {
         headers.tos = Ecn::Ce.into_tos(headers.tos);
         let marked = if rdma { &cx.counters.rdma_marked } else { &cx.counters.tcp_marked };
         marked.add(1);
