@@ -90,6 +90,7 @@ const LINES: &[(&str, &str)] = &[
     ("show neigh", "show neigh"),
     ("show uplink", "show uplink"),
     ("show bfd", "show bfd"),
+    ("ping vtep", "ping vtep 172.16.0.2"),
     ("show offload", "show offload"),
     ("show offload flows", "show offload flows"),
     ("show offload capabilities", "show offload capabilities"),

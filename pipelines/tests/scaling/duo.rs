@@ -38,10 +38,10 @@ const TURNS: u32 = 5;
 pub const PACKETS: u32 = TURNS * KINDS * BURST;
 /// Bytes behind the headers of an inner frame.
 const PAYLOAD: usize = 40;
-/// What every node may save up, and the hundredth part of it that is drawn at a time: few packets' worth, so that a short
-/// run has many draws.
-const SAVED: u64 = 800_000;
-const QUANTUM: u64 = SAVED / 100;
+/// What every node may save up, which is what low rates do by themselves, and what one of two workers draws of it at a time:
+/// half of an eighth, few packets' worth, so that a short run has many draws.
+const SAVED: u64 = 128 << 10;
+const QUANTUM: u64 = SAVED / 8 / 2;
 /// What a packet costs at most, in bytes.
 const COST: u64 = 130;
 /// Draws of both workers at most: one of each kind may be of what a quantum from before had left.

@@ -145,6 +145,8 @@ fn shaper_rdma_over_its_rate_is_marked_then_waits() {
         {
             sent += 1;
             let inner = open::open(&outer).inner;
+            // RFC 6040, normal mode: what is marked in here is marked outside.
+            assert_eq!(outer[15] & 3, inner[15] & 3, "{n}");
             if inner[15] & 3 == 3 && n > 250 {
                 marked_from.get_or_insert(n);
             }
