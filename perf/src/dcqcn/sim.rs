@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use pipelines::Direction;
 use pipelines::qos::{
-    Class, Dhtb, Divider, NodeLimits, Offer, OverRate, QueueLimits, RedProfile, ShaperVerdict, TrafficKind,
-    Tree, TreeSize,
+    Class, Dhtb, Divider, NodeLimits, Offer, QueueLimits, RedProfile, TokenDecision, TrafficKind, Tree,
+    TreeSize,
 };
 
 use super::LINK;
@@ -234,17 +234,22 @@ impl Sim<'_> {
             return;
         }
         let offer = Offer { bytes, tunnel: 0, buffers: 1, kind };
-        let over_rate = OverRate { red: &self.red, queues: QueueLimits::default() };
-        match self.dhtb.offer(leaf, n, offer, over_rate, self.now_ns) {
-            ShaperVerdict::Send(n) => self.left(n, false),
-            ShaperVerdict::Mark(n) => self.left(n, true),
-            ShaperVerdict::Kept => self.traces[n].waited += 1,
-            ShaperVerdict::ClassFull(n) | ShaperVerdict::WorkerFull(n) => {
-                self.traces[n].dropped += 1;
-                if let State::Tcp(tcp) = &mut self.states[n] {
-                    tcp.lost(self.now_ns);
+        match self.dhtb.ask(leaf, &offer, &self.red, self.now_ns) {
+            TokenDecision::Send => self.left(n, false),
+            TokenDecision::Mark => self.left(n, true),
+            TokenDecision::Wait(wait) => {
+                match self.dhtb.keep(leaf, n, offer, QueueLimits::default(), self.now_ns, wait) {
+                    Ok(()) => self.traces[n].waited += 1,
+                    Err(_) => self.lost(n),
                 }
             }
+        }
+    }
+
+    fn lost(&mut self, n: usize) {
+        self.traces[n].dropped += 1;
+        if let State::Tcp(tcp) = &mut self.states[n] {
+            tcp.lost(self.now_ns);
         }
     }
 

@@ -79,9 +79,11 @@ impl RateLimit {
     /// How many bytes all workers together may hold of it: what the rate brings in [`QUANTUM_NS`], up to a part of the burst.
     /// 0: no limit, so nothing is held.
     pub fn quantum(self) -> u32 {
-        let most = self.rate() as u128 * u128::from(QUANTUM_NS) / 8_000_000_000;
-        let most = most.min(u128::from(self.burst() / QUANTUM_PART)).min(QUANTUM_MOST);
-        if self.is_free() { 0 } else { (most as u32).max(1) }
+        if self.is_free() {
+            return 0;
+        }
+        let comes_in = u128::from(self.rate()) * u128::from(QUANTUM_NS) / 8_000_000_000;
+        comes_in.min(u128::from(self.burst() / QUANTUM_PART)).clamp(1, QUANTUM_MOST) as u32
     }
 
     /// The limit with the lower rate.

@@ -19,7 +19,7 @@ mod tree;
 pub use bucket::BitsPerSec;
 pub use divider::{Divider, EPOCH_NS};
 pub use node::NodeLimits;
-pub use queue::Depth;
+pub use queue::{Depth, Full};
 pub use token_cache::{QUANTUM_MAX, RedProfile, TokenDecision, TrafficKind};
 pub use tree::{Class, Leaf, LeafRates, NodeId, NodeView, Tree, TreeSize};
 
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bucket::Stamp;
-use queue::{Full, Queues, Room, Size};
+use queue::{Queues, Room, Size};
 use token_cache::{Need, TokenCaches, spend};
 pub(crate) use tree::Paths;
 
@@ -54,15 +54,6 @@ impl Default for QueueLimits {
     }
 }
 
-/// What a class may do for which there are no tokens.
-#[derive(Clone, Copy, Debug)]
-pub struct OverRate<'a> {
-    /// RDMA goes on in debt, marked by its size.
-    pub red: &'a RedProfile,
-    /// Everything else waits.
-    pub queues: QueueLimits,
-}
-
 /// What a packet costs, and what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
@@ -74,21 +65,6 @@ pub struct Offer {
     pub buffers: u32,
     /// Which of the classes' rules hold for it: what keeps RDMA alive goes first, what cannot be marked waits.
     pub kind: TrafficKind,
-}
-
-/// What becomes of a packet that was offered.
-#[derive(Debug, PartialEq, Eq)]
-pub enum ShaperVerdict<T> {
-    /// It has its tokens: send it.
-    Send(T),
-    /// On its way, with congestion experienced.
-    Mark(T),
-    /// It waits in a queue for tokens.
-    Kept,
-    /// The class's queue is full.
-    ClassFull(T),
-    /// The worker's memory for waiting packets is full.
-    WorkerFull(T),
 }
 
 /// A packet in a class's queue, and what it has to pay when it goes on.
@@ -137,7 +113,7 @@ impl<T> Dhtb<T> {
 
     /// Pays for a packet, or for several of a class together, out of the token caches: so many bytes of frames with
     /// [`RedProfile::overhead`], and of tunnels' headers. `false`: nothing is paid; it is for [`Self::pays_together`] to try, and
-    /// for [`Self::offer`] to say.
+    /// for [`Self::ask`] to say.
     #[inline(always)]
     pub fn pays(&mut self, leaf: Leaf, bytes: u64, tunnel: u64) -> bool {
         self.payer().pays(leaf, bytes, tunnel)
@@ -150,28 +126,11 @@ impl<T> Dhtb<T> {
     }
 
     /// Pays for several packets of a class with tokens that are drawn for all of them at once, as long as there are enough
-    /// for all, and all of them are within its burst. `false`: nothing is paid, and each packet is to be offered by itself.
+    /// for all, and all of them are within its burst. `false`: nothing is paid, and each packet is to [ask](Self::ask) for itself.
     #[inline(never)]
     pub fn pays_together(&mut self, leaf: Leaf, bytes: u64, tunnel: u64, now_ns: u64) -> bool {
         let need = Need { bytes, tunnel };
         !self.queues.has(leaf) && self.caches.draw_for_all(&self.tree, leaf, need, Stamp::from_ns(now_ns))
-    }
-
-    /// Decides about a packet that the token cache did not pay for.
-    #[inline(never)]
-    pub fn offer(
-        &mut self,
-        leaf: Leaf,
-        item: T,
-        offer: Offer,
-        OverRate { red, queues }: OverRate,
-        now_ns: u64,
-    ) -> ShaperVerdict<T> {
-        match self.ask(leaf, &offer, red, now_ns) {
-            TokenDecision::Send => ShaperVerdict::Send(item),
-            TokenDecision::Mark => ShaperVerdict::Mark(item),
-            TokenDecision::Wait(wait) => self.keep(leaf, item, offer, queues, now_ns, wait),
-        }
     }
 
     /// Asks for the tokens of a packet that the token cache did not pay for. What has to wait is to be [kept](Self::keep), whole or
@@ -188,6 +147,9 @@ impl<T> Dhtb<T> {
     }
 
     /// Puts a packet into its class's queue, to be looked at in `wait` nanoseconds if it is the first.
+    ///
+    /// # Errors
+    /// What is full, and the packet.
     pub fn keep(
         &mut self,
         leaf: Leaf,
@@ -196,7 +158,7 @@ impl<T> Dhtb<T> {
         limits: QueueLimits,
         now_ns: u64,
         wait: u64,
-    ) -> ShaperVerdict<T> {
+    ) -> Result<(), (Full, T)> {
         // What keeps connections alive is never dropped for want of room, up to its own rate.
         let room = if matches!(kind, TrafficKind::Control | TrafficKind::Notice) { 2 } else { 1 };
         // TCP slows down by what it loses. RDMA does not: it has all the room that there is.
@@ -204,15 +166,12 @@ impl<T> Dhtb<T> {
         let held = u64::from(depth.bytes.saturating_add(bytes));
         let late = |limit: u64| self.tree.slowest(leaf).time_ns(held) > limit;
         if kind == TrafficKind::Tcp && depth.packets >= QueueLimits::LEAST && late(limits.time_ns) {
-            return ShaperVerdict::ClassFull(item);
+            return Err((Full::Class, item));
         }
         let most = Room { buffers: limits.packets * room, bytes: limits.bytes * room };
         let waiting = WaitingPacket { item, kind, tunnel, since_ns: now_ns };
-        match self.queues.push(leaf, waiting, Size { bytes, buffers }, most, now_ns + wait) {
-            Ok(()) => ShaperVerdict::Kept,
-            Err((Full::Class, waiting)) => ShaperVerdict::ClassFull(waiting.item),
-            Err((Full::Worker, waiting)) => ShaperVerdict::WorkerFull(waiting.item),
-        }
+        let pushed = self.queues.push(leaf, waiting, Size { bytes, buffers }, most, now_ns + wait);
+        pushed.map_err(|(full, waiting)| (full, waiting.item))
     }
 
     /// When to look at a class that has to wait so long at its present share. One that waits asks for tokens in every

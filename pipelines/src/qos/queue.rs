@@ -55,7 +55,7 @@ pub(super) struct Room {
 
 /// Why a packet was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Full {
+pub enum Full {
     /// The class has as many buffers or bytes waiting as it may.
     Class,
     /// It has as many as the worker has room left for.

@@ -46,6 +46,11 @@ impl Leaf {
     pub const fn class(self) -> Class {
         if self.0 & 1 == Class::Rdma as u32 { Class::Rdma } else { Class::Tcp }
     }
+
+    /// The place of its vNIC among those of both directions.
+    const fn row(self) -> u32 {
+        self.0 / 2
+    }
 }
 
 /// A node, whatever its level.
@@ -80,6 +85,41 @@ pub struct TreeSize {
     pub vnics: u32,
 }
 
+/// Where the nodes of each level begin: both links, the tenants of both directions, then their vNICs, then their classes.
+impl TreeSize {
+    const fn nodes(self) -> usize {
+        (2 + 2 * self.tenants + 6 * self.vnics) as usize
+    }
+
+    #[inline(always)]
+    const fn link(direction: Direction) -> NodeId {
+        NodeId(direction as u32)
+    }
+
+    #[inline(always)]
+    const fn tenant(self, direction: Direction, tenant: u32) -> NodeId {
+        NodeId(2 + direction as u32 * self.tenants + tenant)
+    }
+
+    /// `row`: those of one direction come after those of the other.
+    #[inline(always)]
+    const fn vnic(self, row: u32) -> NodeId {
+        NodeId(2 + 2 * self.tenants + row)
+    }
+
+    #[inline(always)]
+    const fn class(self, leaf: Leaf) -> NodeId {
+        NodeId(2 + 2 * self.tenants + 2 * self.vnics + leaf.0)
+    }
+
+    /// Direction and vNIC of a class.
+    #[inline(always)]
+    const fn owner(self, leaf: Leaf) -> (Direction, u32) {
+        let row = leaf.row();
+        if row < self.vnics { (Direction::Out, row) } else { (Direction::In, row - self.vnics) }
+    }
+}
+
 /// The tree of both directions.
 pub struct Tree {
     size: TreeSize,
@@ -108,7 +148,7 @@ impl Tree {
     /// A tree without limits.
     pub fn new(size: TreeSize, advise: &dyn Fn(usize, usize)) -> Self {
         let size = TreeSize { tenants: size.tenants.max(1), vnics: size.vnics.max(1) };
-        let nodes = Slab::zeroed((2 + 2 * size.tenants + 6 * size.vnics) as usize, advise);
+        let nodes = Slab::zeroed(size.nodes(), advise);
         Self {
             size,
             nodes,
@@ -158,30 +198,29 @@ impl Tree {
 
     /// The link in a direction.
     pub fn link_node(&self, direction: Direction) -> NodeId {
-        NodeId(direction as u32)
+        TreeSize::link(direction)
     }
 
     /// A tenant in a direction.
     pub fn tenant_node(&self, direction: Direction, tenant: u32) -> NodeId {
-        NodeId(2 + direction as u32 * self.size.tenants + tenant.min(self.size.tenants - 1))
+        self.size.tenant(direction, tenant.min(self.size.tenants - 1))
     }
 
     /// A vNIC in a direction.
     pub fn vnic_node(&self, direction: Direction, vnic: u32) -> NodeId {
         let vnic = vnic.min(self.size.vnics - 1);
-        NodeId(2 + 2 * self.size.tenants + direction as u32 * self.size.vnics + vnic)
+        self.size.vnic(direction as u32 * self.size.vnics + vnic)
     }
 
     /// A class as a node.
     #[inline(always)]
     pub fn leaf_node(&self, leaf: Leaf) -> NodeId {
-        NodeId(2 + 2 * self.size.tenants + 2 * self.size.vnics + leaf.0)
+        self.size.class(leaf)
     }
 
     /// Direction and vNIC of a class.
     pub fn owner(&self, leaf: Leaf) -> (Direction, u32) {
-        let row = leaf.0 / 2;
-        if row < self.size.vnics { (Direction::Out, row) } else { (Direction::In, row - self.size.vnics) }
+        self.size.owner(leaf)
     }
 
     #[inline(always)]
@@ -226,7 +265,7 @@ impl Tree {
     /// The tenant of a vNIC.
     #[inline]
     pub fn tenant_of(&self, vnic: u32) -> u32 {
-        self.tenants.get(vnic as usize).map_or(0, |tenant| tenant.load(Relaxed))
+        self.paths().tenant_of(vnic)
     }
 
     /// Puts a vNIC under a tenant.
@@ -247,7 +286,7 @@ impl Tree {
             (true, false) => self.limits.fetch_sub(1, Relaxed),
             _ => 0,
         };
-        let above = 2 + 2 * self.size.tenants;
+        let above = self.size.vnic(0).0;
         let tenant = id.0.checked_sub(2).map(|row| row % self.size.tenants).filter(|_| id.0 < above);
         let vnics = match id.0.checked_sub(above) {
             None => 0..self.size.vnics,
@@ -423,19 +462,15 @@ impl Paths<'_> {
     /// Class, vNIC, tenant, link.
     #[inline(always)]
     pub fn of(&self, leaf: Leaf) -> [NodeId; 4] {
-        let TreeSize { tenants, vnics } = self.size;
-        let above = 2 + 2 * tenants;
-        let row = leaf.0 / 2;
-        let inward = row >= vnics;
-        let vnic = if inward { row - vnics } else { row };
-        let tenant = self.tenants.get(vnic as usize).map_or(0, |tenant| tenant.load(Relaxed));
-        let of_direction = if inward { 2 + tenants } else { 2 };
-        [
-            NodeId(above + 2 * vnics + leaf.0),
-            NodeId(above + row),
-            NodeId(of_direction + tenant),
-            NodeId(u32::from(inward)),
-        ]
+        let (size, (direction, vnic)) = (self.size, self.size.owner(leaf));
+        let tenant = size.tenant(direction, self.tenant_of(vnic));
+        [size.class(leaf), size.vnic(leaf.row()), tenant, TreeSize::link(direction)]
+    }
+
+    /// The tenant of a vNIC.
+    #[inline(always)]
+    fn tenant_of(&self, vnic: u32) -> u32 {
+        self.tenants.get(vnic as usize).map_or(0, |tenant| tenant.load(Relaxed))
     }
 }
 

@@ -19,7 +19,7 @@ use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::nft::{Bits, FlowVerdict, NONE, Nft};
-use crate::qos::{Class, Dhtb, Leaf, Offer, Paths, ShaperVerdict, TokenDecision, TrafficKind, Tree};
+use crate::qos::{Class, Dhtb, Full, Leaf, Offer, Paths, TokenDecision, TrafficKind, Tree};
 use crate::vlt::{Hot, Place};
 
 /// A packet that waits for tokens.
@@ -266,20 +266,25 @@ fn over<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, i: usize, dhtb: &mut Dhtb<P
     let meta = *meta;
     let Some(packet) = burst.take(i) else { return };
     let parked = Parked::new(cx, packet, meta);
-    let (parked, reason) = match dhtb.keep(leaf, parked, offer, settings.queues, cx.now.ns, wait) {
-        // It is only kept, or not.
-        ShaperVerdict::Kept | ShaperVerdict::Send(_) | ShaperVerdict::Mark(_) => {
-            cx.counters.waited.add(1);
-            cx.counters.waiting.set(u64::from(dhtb.waiting()));
-            return;
-        }
-        ShaperVerdict::ClassFull(parked) if kind == TrafficKind::Tcp => (parked, DropReason::TCP_SHAPED),
-        ShaperVerdict::ClassFull(parked) => (parked, DropReason::RDMA_OVERRUN),
-        ShaperVerdict::WorkerFull(parked) => (parked, DropReason::SHAPER_FULL),
+    let kept = dhtb.keep(leaf, parked, offer, settings.queues, cx.now.ns, wait);
+    let Err((full, parked)) = kept else {
+        cx.counters.waited.add(1);
+        cx.counters.waiting.set(u64::from(dhtb.waiting()));
+        return;
     };
+    let reason = no_room(full, kind);
     burst.put_back(i, parked.packet);
     dhtb.tree().count_drop(leaf);
     burst.drop(i, reason, cx.counters);
+}
+
+/// Why a packet is dropped for which there is no room to wait.
+fn no_room(full: Full, kind: TrafficKind) -> DropReason {
+    match (full, kind) {
+        (Full::Worker, _) => DropReason::SHAPER_FULL,
+        (Full::Class, TrafficKind::Tcp) => DropReason::TCP_SHAPED,
+        (Full::Class, _) => DropReason::RDMA_OVERRUN,
+    }
 }
 
 /// A super-frame for which no tokens were at hand: it goes whole if there are some, and waits in pieces.
@@ -317,14 +322,11 @@ fn super_frame_over<P: PacketBuf>(
         let meta = Meta { headers: parsed.map_or(meta.headers, |()| headers), ..meta };
         // The next look is at once: for one piece there may be tokens.
         let parked = Parked::new(cx, piece, meta);
-        reason = match dhtb.keep(leaf, parked, offer, settings.queues, cx.now.ns, 0) {
-            ShaperVerdict::WorkerFull(_) => DropReason::SHAPER_FULL,
-            ShaperVerdict::ClassFull(_) => DropReason::TCP_SHAPED,
-            ShaperVerdict::Kept | ShaperVerdict::Send(_) | ShaperVerdict::Mark(_) => {
-                kept += 1;
-                continue;
-            }
+        let Err((full, _)) = dhtb.keep(leaf, parked, offer, settings.queues, cx.now.ns, 0) else {
+            kept += 1;
+            continue;
         };
+        reason = no_room(full, offer.kind);
         (kept..pieces).for_each(|_| dhtb.tree().count_drop(leaf));
         break;
     }

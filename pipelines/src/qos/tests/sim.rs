@@ -149,17 +149,15 @@ impl Sim {
         }
         let offer = Offer { bytes, tunnel: self.tunnel, buffers: 1, kind };
         let now_ns = self.now_ns + self.ahead_ns[worker];
-        match self.workers[worker].offer(
-            leaf,
-            n,
-            offer,
-            OverRate { red: &self.red, queues: self.limits },
-            now_ns,
-        ) {
-            ShaperVerdict::Send(n) => self.sent(n, false),
-            ShaperVerdict::Mark(n) => self.sent(n, true),
-            ShaperVerdict::Kept => self.senders[n].waited += 1,
-            ShaperVerdict::ClassFull(n) | ShaperVerdict::WorkerFull(n) => self.senders[n].dropped += 1,
+        match self.workers[worker].ask(leaf, &offer, &self.red, now_ns) {
+            TokenDecision::Send => self.sent(n, false),
+            TokenDecision::Mark => self.sent(n, true),
+            TokenDecision::Wait(wait) => {
+                match self.workers[worker].keep(leaf, n, offer, self.limits, now_ns, wait) {
+                    Ok(()) => self.senders[n].waited += 1,
+                    Err(_) => self.senders[n].dropped += 1,
+                }
+            }
         }
     }
 
