@@ -25,8 +25,6 @@ pub struct Ours {
     daemon: Daemon,
     /// Whether its packets are to pay.
     pays: bool,
-    /// Whether its rates have bursts of their own.
-    has_bursts: bool,
 }
 
 /// How long the first packets may take to pay.
@@ -44,7 +42,7 @@ impl Ours {
     pub fn start_with(daemon: &DaemonSetup<'_>, text: &str, job: &Job) -> Result<Self> {
         // What stays on the host crosses no link and pays nothing.
         let pays = job.qos && job.case != Case::L2;
-        Ok(Self { daemon: Daemon::start(daemon, text)?, pays, has_bursts: job.burst > 0 })
+        Ok(Self { daemon: Daemon::start(daemon, text)?, pays })
     }
 
     pub fn daemon(&mut self) -> &mut Daemon {
@@ -81,8 +79,7 @@ impl Switch for Ours {
             Some((bytes, 0)) => Ok(bytes),
             Some((bytes, waited)) => Err(Error::refused(format!(
                 "{waited} packets had to wait for tokens where none should: {bytes} bytes were paid for, and the machine is faster \
-                 than the rates of --qos{}",
-                if self.has_bursts { ", or one burst of packets is more than --burst" } else { "" }
+                 than the rates of --qos, or a burst of packets is more than --burst"
             ))),
             None => Err(Error::refused("`show qos` has no nodes of classes, or no counter `waited`")),
         }

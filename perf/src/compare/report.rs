@@ -39,16 +39,16 @@ pub struct CompareRow {
     /// tcp, rocev2, mixed, udp or udp-few.
     pub traffic: String,
     /// Whether we had rates; said only if so.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub qos: bool,
     /// Bytes that each rate could save up; said only if not as much as comes with the rate.
-    #[serde(default, skip_serializing_if = "has_usual")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub burst: u32,
     /// Whether our vNICs were in security groups; said only if so.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub groups: bool,
     /// Ports of ours on which nothing came; said only if there were some.
-    #[serde(default, skip_serializing_if = "has_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub idle_ports: u16,
     /// The peer, as on the command line.
     pub peer: String,
@@ -67,16 +67,9 @@ pub struct CompareRow {
     pub more: More,
 }
 
-/// True for bursts that come with the rates; as serde asks.
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn has_usual(burst: &u32) -> bool {
-    *burst == 0
-}
-
-/// True for none; as serde asks.
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn has_none(ports: &u16) -> bool {
-    *ports == 0
+/// True for what is as usual, which is not said; as serde asks.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Figures of a row that are in the table and in records.

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use pipelines::stage::tunnel;
 use tokio::sync::oneshot;
 use tonic::Code;
 use vswitch_api::v1;
@@ -117,7 +118,7 @@ fn advice(report: &PathReport, needed: u16) -> Option<String> {
             format!(
                 "packets of at most {passes} bytes pass to {way}, which has an MTU of {mtu} ({who}); {harm}; raise the MTU of the links on the way \
                  to {mtu}, or write `mtu = {passes}` in the [[uplink]] of all hosts, and let vNICs have {} less",
-                if vtep.is_ipv6() { 70 } else { 50 }
+                tunnel::overhead(vtep.is_ipv6(), false)
             )
         }
         PathState::Found(Found::Nothing) => format!(

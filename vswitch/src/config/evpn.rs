@@ -88,12 +88,18 @@ pub struct EvpnConfig {
     pub duplicate_time: Duration,
 }
 
+impl EvpnConfig {
+    /// So many moves within [`Self::DUPLICATE_TIME`] are too many, unless the config says otherwise (RFC 7432 section 15.1).
+    pub const DUPLICATE_MOVES: usize = 5;
+    pub const DUPLICATE_TIME: Duration = Duration::from_secs(180);
+}
+
 const fn usual_moves() -> usize {
-    5
+    EvpnConfig::DUPLICATE_MOVES
 }
 
 const fn usual_duplicate_time() -> Duration {
-    Duration::from_secs(180)
+    EvpnConfig::DUPLICATE_TIME
 }
 
 /// As the time after which FRR forgets the routes of a peer that restarts.

@@ -18,8 +18,8 @@ pub const LATER: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub struct Later {
     /// What objects are now, by section and by what tells them from others; nothing of those that went.
-    pub(super) objects: BTreeMap<(String, String), Option<Value>>,
-    pub(super) owners: BTreeMap<String, BTreeMap<String, Owner>>,
+    objects: BTreeMap<(String, String), Option<Value>>,
+    owners: BTreeMap<String, BTreeMap<String, Owner>>,
     since: Option<Instant>,
 }
 

@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use crate::config::EvpnConfig;
+
 /// How many moves within which time are too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
@@ -19,7 +21,7 @@ pub struct Limit {
 impl Default for Limit {
     /// As the RFC says.
     fn default() -> Self {
-        Self { moves: 5, within: Duration::from_secs(180) }
+        Self { moves: EvpnConfig::DUPLICATE_MOVES, within: EvpnConfig::DUPLICATE_TIME }
     }
 }
 
