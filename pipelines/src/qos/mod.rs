@@ -18,10 +18,10 @@ mod tree;
 
 pub use bucket::BitsPerSec;
 pub use divider::{Divider, EPOCH_NS};
-pub use node::NodeLimits;
+pub use node::{LeafRates, NodeLimits, NodeView};
 pub use queue::{Depth, Full};
 pub use token_cache::{QUANTUM_MAX, RedProfile, TokenDecision, TrafficKind};
-pub use tree::{Class, Leaf, LeafRates, NodeId, NodeView, Tree, TreeSize};
+pub use tree::{Class, Leaf, NodeId, Tree, TreeSize};
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -113,3 +113,37 @@ impl Node {
 
 const _: () = assert!(size_of::<Node>() == 128);
 const _: () = assert!(std::mem::offset_of!(Node, ceil_bucket) == 64);
+
+/// A node, for display.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeView {
+    /// What it always gets, bits per second.
+    pub assured: BitsPerSec,
+    /// What it never exceeds; 0: no limit of its own.
+    pub ceil: BitsPerSec,
+    /// What the last division gave it (classes).
+    pub share: BitsPerSec,
+    /// Its share of what is left over, in proportion to its siblings' weights.
+    pub weight: u32,
+    /// Bytes that it may save up.
+    pub burst: u64,
+    /// Bytes that it has saved up; negative: taken ahead.
+    pub tokens: i64,
+    /// Bytes sent ahead of tokens (RDMA).
+    pub debt: u64,
+    /// Bytes for which tokens were taken, ever.
+    pub drawn: u64,
+    /// Times that no tokens were found.
+    pub held_back: u64,
+}
+
+/// Parameters of a hardware meter that stands for a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafRates {
+    /// Rate that is always green.
+    pub committed: BitsPerSec,
+    /// Rate beyond which everything is red; 0: none.
+    pub peak: BitsPerSec,
+    /// Bytes that may pass at once above the rate.
+    pub burst: u64,
+}

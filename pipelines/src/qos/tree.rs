@@ -10,7 +10,7 @@ use zerocopy::FromZeros;
 
 use super::bucket::{BitsPerSec, RateLimit, RateLimitCell, Stamp, TokenBucket};
 use super::divider::EPOCH_NS;
-use super::node::{Node, NodeLimits};
+use super::node::{LeafRates, Node, NodeLimits, NodeView};
 use crate::direction::Direction;
 use crate::mem::Slab;
 
@@ -472,38 +472,4 @@ impl Paths<'_> {
     fn tenant_of(&self, vnic: u32) -> u32 {
         self.tenants.get(vnic as usize).map_or(0, |tenant| tenant.load(Relaxed))
     }
-}
-
-/// A node, for display.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeView {
-    /// What it always gets, bits per second.
-    pub assured: BitsPerSec,
-    /// What it never exceeds; 0: no limit of its own.
-    pub ceil: BitsPerSec,
-    /// What the last division gave it (classes).
-    pub share: BitsPerSec,
-    /// Its share of what is left over, in proportion to its siblings' weights.
-    pub weight: u32,
-    /// Bytes that it may save up.
-    pub burst: u64,
-    /// Bytes that it has saved up; negative: taken ahead.
-    pub tokens: i64,
-    /// Bytes sent ahead of tokens (RDMA).
-    pub debt: u64,
-    /// Bytes for which tokens were taken, ever.
-    pub drawn: u64,
-    /// Times that no tokens were found.
-    pub held_back: u64,
-}
-
-/// Parameters of a hardware meter that stands for a class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeafRates {
-    /// Rate that is always green.
-    pub committed: BitsPerSec,
-    /// Rate beyond which everything is red; 0: none.
-    pub peak: BitsPerSec,
-    /// Bytes that may pass at once above the rate.
-    pub burst: u64,
 }
