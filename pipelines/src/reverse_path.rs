@@ -30,7 +30,7 @@ use crate::direction::Direction;
 use crate::event::Binding;
 use crate::flow_key::FlowKey;
 use crate::snapshot::{Destination, Location, Route, RouteTarget, Snapshot, Vpc};
-use crate::vlt::Place;
+use crate::vlt::{Place, SlotRef};
 use crate::vtep::{SourceVtep, Vtep};
 
 /// From where the flow of a packet may come, when that is where the packet came from. A vNIC's packets are the guard's
@@ -113,6 +113,27 @@ pub fn may_claim(snapshot: &Snapshot, vpc: &Vpc, binding: Binding, vtep: Vtep) -
     !locate(snapshot, vpc, address).is_some_and(others)
         && of_address(snapshot, vpc, address, vtep).is_some()
         && (!is_link_local(address) || of_mac(snapshot, vpc, mac, vtep).is_some())
+}
+
+/// True when who has the address `source` may report by an ICMP error what became of a packet to `destination`: that station
+/// itself, a router where the VPC routes the destination to, or anybody who is no known station of the VPC, such as the virtual
+/// router and those beyond a gateway. Another station is on nobody's way: what it reports it made up (RFC 5927).
+pub fn may_report(snapshot: &Snapshot, vpc: &Vpc, source: IpAddr, destination: IpAddr) -> bool {
+    if source == destination || vpc.is_gateway(source) {
+        return true;
+    }
+    let Some(reporter) = locate(snapshot, vpc, source) else { return true };
+    let vtep = snapshot.vlt.vtep_of(reporter.slot.slot);
+    let is_there = |slot: SlotRef| vtep != 0 && vtep == snapshot.vlt.vtep_of(slot.slot);
+    let on_the_way = match vpc.route(destination) {
+        Some(Route::Via(_, RouteTarget::Station(mac))) => reporter.mac == *mac,
+        Some(Route::Via(_, RouteTarget::Gateways(gateways))) => {
+            gateways.iter().any(|gateway| is_there(gateway.slot))
+        }
+        Some(Route::Via(_, RouteTarget::Peer(_) | RouteTarget::Blackhole) | Route::Subnet(_)) | None => false,
+    };
+    // A station may have several addresses, and answer from another one.
+    on_the_way || locate(snapshot, vpc, destination).is_some_and(|station| station.mac == reporter.mac)
 }
 
 fn behind(snapshot: &Snapshot, location: &Location, vtep: Vtep) -> Option<SourceVtep> {

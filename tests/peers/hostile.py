@@ -24,6 +24,8 @@ OWN_IP6, VICTIM_IP6, FAR_IP6 = "fd00:1::66", "fd00:1::1", "fd00:1::2"
 OWN_LINK_LOCAL = "fe80::ff:fe00:e01"
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 SET = 3000
+# Source ports that the victim's flows may have: few, so that it guesses right.
+GUESSES = range(40000, 40032)
 
 
 def frames(seed):
@@ -122,11 +124,12 @@ def frames(seed):
         return Ether(src=OWN, dst=station()) / Dot1Q(vlan=rng.randrange(4096)) / ip() / UDP(dport=port()) / raw
 
     def errors():
-        quoted = IP(src=VICTIM_IP, dst=FAR_IP) / UDP(sport=port(), dport=7788) / raw
+        guess = UDP(sport=rng.choice(GUESSES), dport=7788)
+        quoted = IP(src=VICTIM_IP, dst=FAR_IP) / guess / raw
         return rng.choice([
             ether() / ip(VICTIM_IP) / ICMP(type=3, code=rng.randrange(16)) / quoted,
             ether() / ip(VICTIM_IP) / ICMP(type=rng.choice([5, 11, 12])) / quoted,
-            ether() / ip6(VICTIM_IP6) / ICMPv6DestUnreach() / IPv6(src=VICTIM_IP6, dst=FAR_IP6) / UDP(dport=7788) / raw,
+            ether() / ip6(VICTIM_IP6) / ICMPv6DestUnreach() / IPv6(src=VICTIM_IP6, dst=FAR_IP6) / guess / raw,
         ])
 
     makers = [own_noise, noise, forged, forged_address, claims, flows, connections, queue_pairs, fragments, broadcasts, services, tunnels, tagged, errors]

@@ -96,6 +96,8 @@ fn attacked(seconds: u64, seed: u64) {
         Watcher::start("one", &one.netns, Some(EVIL), &dir),
         Watcher::start("two", &two.netns, Some(EVIL), &dir),
     ];
+    // Few source ports, of which the attacker guesses each in the errors that it makes up about the flows.
+    red.netns.sysctl(&["net.ipv4.ip_local_port_range=40000 40031"]);
     let before = daemon.counters();
     let honest = [
         Flows::start(&red.netns, &far.netns, "10.0.0.2", FLOWS),

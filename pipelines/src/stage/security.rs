@@ -23,6 +23,7 @@ use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::flow_key::{FlowKey, FlowPorts, Scope};
 use crate::nft::{Bits, FlowAction, FlowVerdict, Nft, NftEntry};
+use crate::reverse_path;
 use crate::security::{self, Policy, Subject};
 use crate::snapshot::{Destination, Snapshot};
 use crate::vlt::{Hot, Place, SlotRef, VltReading};
@@ -427,8 +428,8 @@ impl End<'_> {
         self.connections.change(slot, record, now).then_some(now)
     }
 
-    /// True for an ICMP error about a packet of a connection (RFC 5508 section 4.2 asks the same of a NAT). The packet that
-    /// it quotes went the other way.
+    /// True for an ICMP error about a packet of a connection (RFC 5508 section 4.2 asks the same of a NAT), from where such an
+    /// error may come. The packet that it quotes went the other way.
     fn quotes_a_connection(&self) -> bool {
         let Some(headers) = quoted::parse(&self.meta.headers, self.head) else { return false };
         if !headers.is(Flags::L4) {
@@ -442,5 +443,15 @@ impl End<'_> {
         // One that newer rules may have ended is none until a packet of its own has been judged by them.
         let is_current = |record: Record| record.epoch == self.cx.snapshot.security.epoch;
         known.is_some_and(|found| is_current(found.record) && found.record.state.phase() != Phase::Reset)
+            && (self.out || self.comes_from_the_way(&key))
+    }
+
+    /// True when the sender of this ICMP error is the peer of the flow that it quotes, or may be a router on the way there.
+    fn comes_from_the_way(&self, quoted: &FlowKey) -> bool {
+        let ends = self.meta.key.addresses().zip(quoted.addresses());
+        let vpc = self.cx.snapshot.vpc(self.vpc);
+        vpc.zip(ends).is_some_and(|(vpc, (error, quoted))| {
+            reverse_path::may_report(self.cx.snapshot, vpc, error.source, quoted.destination)
+        })
     }
 }

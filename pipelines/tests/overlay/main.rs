@@ -20,6 +20,7 @@ mod routing;
 mod routing_stations;
 mod routing_targets;
 mod security;
+mod security_errors;
 mod security_model;
 mod services;
 mod sources;

@@ -221,26 +221,6 @@ fn security_two_vnics_of_a_host_are_judged_at_both_ends() {
 }
 
 #[test]
-fn security_an_icmp_error_is_judged_by_what_it_quotes() {
-    use wire::build::control::{IcmpError, icmp_error};
-    let (out, back) = (v4(A, R), v4(R, A));
-    let mut world = plain();
-    secure(&mut world, &[group(&[])], &[(A, &[0])]);
-    let question = out.udp(9, 7, b"mine");
-    let error = |about: &[u8]| {
-        let headers = wire::parse::parse(about, about.len()).unwrap();
-        let error = icmp_error(&headers, about, IcmpError::NoRoute, (R.mac, R.v4.into()));
-        inward(error.unwrap())
-    };
-    assert!(!passes(&mut world, UPLINK, &error(&question)), "nothing was asked");
-    assert!(passes(&mut world, 1, &question));
-    assert!(passes(&mut world, UPLINK, &error(&question)));
-    assert!(!passes(&mut world, UPLINK, &error(&out.udp(10, 7, b"not mine"))));
-    assert!(passes(&mut world, UPLINK, &error(&question)), "what others quote changes nothing");
-    drop(back);
-}
-
-#[test]
 fn security_a_reply_finds_its_connection_on_another_worker() {
     let (out, back) = (v4(A, R), v4(R, A));
     let mut world = plain();
