@@ -17,7 +17,7 @@ use crate::security;
 use crate::service;
 use crate::snapshot::{Destination, Location, Route, RouteTarget, Snapshot, Vpc};
 use crate::vlt::SlotRef;
-use crate::vtep::SourceVtep;
+use crate::vtep::{self, SourceVtep};
 
 use crate::stage::key::is_reliable;
 
@@ -49,7 +49,7 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> FlowAction {
         let generation = snapshot.generation(own_cell);
         return FlowAction { cell: own_cell, generation, ..action };
     }
-    let (mut action, fixed) = match (key.routed(), key.addresses()) {
+    let (mut action, fixed) = match (is_routed(snapshot, key), key.addresses()) {
         (true, Some(FlowAddresses { source, destination }))
             if is_martian(source)
                 && !has_host_route(vpc, source)
@@ -68,6 +68,12 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> FlowAction {
     action.rcft = u8::from(is_reliable(key.class()));
     action.entropy = snapshot.entropy(key);
     action
+}
+
+/// True for frames to the virtual router of a VPC, and for those that a router on another host sent to this host's part of it.
+fn is_routed(snapshot: &Snapshot, key: &FlowKey) -> bool {
+    let vteps = || snapshot.uplinks.iter().flatten().flat_map(|uplink| uplink.addresses());
+    key.routed() || key.direction() == Direction::In && vtep::is_router_mac(key.dst_mac(), vteps())
 }
 
 /// [`decide`] for a flow whose packets may come from `source`. That a source has no location may change with the next

@@ -6,7 +6,10 @@
 
 use std::net::IpAddr;
 
+use wire::MacAddr;
+
 use crate::flat::FlatMap;
+use crate::flow_key::mix;
 use crate::snapshot::ip_key;
 use crate::vlt::Vlt;
 
@@ -41,6 +44,33 @@ impl Vtep {
     pub const fn is_listed(self) -> bool {
         self.0 & Self::LISTED != 0
     }
+}
+
+/// The MAC address of the virtual routers of a host, as other routers know it: they send to it what is routed to any network of
+/// the host (the Router's MAC address of EVPN, RFC 9135 section 8.1). It follows from the host's VTEP address, for it must be
+/// another one for each VTEP, and locally administered; which one is nothing that anybody has to configure.
+pub fn router_mac(vtep: IpAddr) -> MacAddr {
+    match vtep {
+        IpAddr::V4(vtep) => {
+            let [a, b, c, d] = vtep.octets();
+            MacAddr([ROUTER_OF_V4, 0x5e, a, b, c, d])
+        }
+        IpAddr::V6(vtep) => {
+            let bits = vtep.to_bits();
+            let hash = mix(bits as u64 ^ 0x9e37_79b9_7f4a_7c15, (bits >> 64) as u64 ^ 0xd6e8_feb8_6659_fd93);
+            let [a, b, c, d, e, ..] = hash.to_be_bytes();
+            MacAddr([ROUTER_OF_V6, a, b, c, d, e])
+        }
+    }
+}
+
+/// First byte of the MAC addresses of routers behind VTEPs, by the IP version of the VTEP.
+const ROUTER_OF_V4: u8 = 0x0a;
+const ROUTER_OF_V6: u8 = 0x0e;
+
+/// True when routers elsewhere send to this MAC address what this host, which has these VTEP addresses, is to route.
+pub fn is_router_mac(mac: MacAddr, mut vteps: impl Iterator<Item = IpAddr>) -> bool {
+    matches!(mac.0[0], ROUTER_OF_V4 | ROUTER_OF_V6) && vteps.any(|vtep| router_mac(vtep) == mac)
 }
 
 /// The VTEPs that are known, by address, and the networks of each.
@@ -127,6 +157,19 @@ impl SourceVtep {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn vtep_router_addresses_are_stations_of_their_own() {
+        let vteps = ["10.0.0.1", "10.0.0.2", "172.16.0.1", "fd00::1", "fd00::2", "2001:db8::1"];
+        let vteps = vteps.map(|text| text.parse::<IpAddr>().unwrap());
+        for (at, vtep) in vteps.into_iter().enumerate() {
+            let mac = router_mac(vtep);
+            assert!(mac.is_station() && mac.0[0] & 2 != 0, "{mac}");
+            assert!(vteps[..at].iter().all(|other| router_mac(*other) != mac), "{vtep}");
+            assert!(is_router_mac(mac, vteps.into_iter()));
+            assert!(!is_router_mac(mac, vteps.into_iter().filter(|other| *other != vtep)));
+        }
+    }
     use crate::vlt::{Place, TEMPLATE_BYTES, Tunnel, Vlt};
 
     #[test]

@@ -44,6 +44,11 @@ impl Uplink {
         }
     }
 
+    /// Its addresses.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.v4.iter().copied().map(IpAddr::V4).chain(self.v6.iter().copied().map(IpAddr::V6))
+    }
+
     /// True when it tells others that an address is here.
     pub fn answers_for(&self, address: IpAddr) -> bool {
         self.owns(address) && (self.silent.is_empty() || !self.silent.contains(&address))

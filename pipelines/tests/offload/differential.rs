@@ -15,12 +15,14 @@ use pipelines::qos::Class;
 use pipelines::rcft::QpKey;
 use pipelines::snapshot::{Destination, PortIndex};
 use pipelines::vlt::Place;
+use pipelines::vtep::router_mac;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestRunner};
 use rules::mlx5::Nic;
+use wire::build::Path;
 use wire::roce::Bth;
-use wire::{Dscp, HeapBuf, Psn, Qpn, Vni};
+use wire::{Dscp, HeapBuf, MacAddr, Psn, Qpn, Vni};
 
 use crate::host::*;
 use crate::mixed::{Mixed, choose_ports};
@@ -66,6 +68,10 @@ impl Pair {
         Self { software: host(), mixed: Mixed::new(host(), nic), underlay, kinds: [(0, 0); 64] }
     }
 
+    fn router(&self) -> MacAddr {
+        router_mac(if self.underlay.v6 { host_v6(1).into() } else { host_v4(1).into() })
+    }
+
     fn frame(&self, step: &Step) -> Option<(PortIndex, Vec<u8>)> {
         let Step::Packet { from, to, kind, sport, tos, outer_tos, oddity, at } = *step else { return None };
         let (source, target) = (STATIONS[from], STATIONS[to]);
@@ -74,7 +80,12 @@ impl Pair {
             return None;
         }
         let path = if kind & 1 == 0 { v4(source, target) } else { v6(source, target) };
-        let path = if kind & 2 == 0 { path } else { routed(path) };
+        // Bridged; by the virtual router of the network; by a router on the other host to this host's.
+        let path = match (kind & 2 == 0, local || kind & 8 != 0) {
+            (true, _) => path,
+            (false, true) => routed(path),
+            (false, false) => Path { dst_mac: self.router(), ..path },
+        };
         let path = path.with_tos([0, 1, 2, 3, 0x68, 0x6a, 0x6b, 0x20][usize::from(tos % 8)]);
         let path = if oddity == 1 { path.with_ttl((at % 3) as u8) } else { path };
         let path = if kind & 4 == 0 || kind & 8 == 0 { path } else { path.tagged(5) };

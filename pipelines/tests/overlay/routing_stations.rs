@@ -7,6 +7,7 @@ use pipelines::Direction;
 use pipelines::security::{Group, GroupSet, Peer, Policy, Rule, Security, Traffic};
 use pipelines::snapshot::{AllowedPair, Destination, Location, Prefix, RouteTarget, Vnic};
 use pipelines::vlt::Place;
+use pipelines::vtep::router_mac;
 use wire::build::Path;
 use wire::{MacAddr, Vni};
 
@@ -194,4 +195,46 @@ fn routing_to_a_station_is_judged_by_security_groups() {
         let own = routed(v4(A, B)).tcp(6001, 80, 2, b"");
         assert_eq!(world.pass(1, &own).len(), usize::from(peer == Some(Peer::Group(1))));
     }
+}
+
+/// From R to an address, as the router of R's host sends it to that of another host.
+fn by_routers(host: u8, address: &str) -> Path {
+    let router = router_mac(host_v4(host).into());
+    path((MacAddr([2, 0, 0, 0, 8, 2]), own(R, ip(address))), (router, ip(address)))
+}
+
+#[test]
+fn routing_what_another_router_sends_to_this_hosts_goes_to_who_has_the_address() {
+    let mut world = plain();
+    world.route(
+        0,
+        &[("10.9.0.0/24", RouteTarget::Station(B.mac)), ("fd09::/64", RouteTarget::Station(B.mac))],
+    );
+    let (v4, v6) = ([A.v4, C.v4].map(|a| a.to_string()), [A.v6, C.v6].map(|a| a.to_string()));
+    for (address, port, mac) in [
+        (v4[0].as_str(), 1, A.mac),
+        (v4[1].as_str(), 3, C.mac),
+        (v6[0].as_str(), 1, A.mac),
+        (v6[1].as_str(), 3, C.mac),
+        ("10.9.0.7", 2, B.mac),
+        ("fd09::7", 2, B.mac),
+    ] {
+        for found in ["nft-misses", "nft-hits"] {
+            let frame = by_routers(1, address).udp(1, 2, b"x");
+            let ttl = sound(&frame).ttl;
+            let (to, frame) = world.one(UPLINK, &sent(2, &frame), &[("decapsulated", 1), (found, 1)]);
+            let eth = sound(&frame).ethernet(&frame).unwrap();
+            assert_eq!((to, eth.dst, eth.src), (port, mac, ROUTER), "{address}");
+            assert_eq!(sound(&frame).ttl, ttl - 1, "{address}");
+        }
+    }
+    let refused = |reason| [("decapsulated", 1), ("nft-misses", 1), (reason, 1)];
+    let nobody = by_routers(1, "10.0.0.77").udp(1, 2, b"x");
+    world.expect(UPLINK, &[sent(2, &nobody)], &refused("no-location"));
+    // Another host's router, and a vNIC that would speak as a router elsewhere.
+    let elsewhere = by_routers(3, "10.0.0.1").udp(1, 2, b"x");
+    world.expect(UPLINK, &[sent(2, &elsewhere)], &refused("not-local"));
+    let own =
+        Path { src_mac: A.mac, ..path((A.mac, A.v4.into()), (router_mac(host_v4(1).into()), C.v4.into())) };
+    world.expect(1, &[own.udp(1, 2, b"x")], &[("nft-misses", 1), ("no-location", 1)]);
 }

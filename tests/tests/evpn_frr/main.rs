@@ -182,17 +182,25 @@ fn evpn_frr_prefixes_are_routed_both_ways() {
     lay_network(&lab, L3);
     lab.peer.ip("addr add 10.8.0.1/24 dev lo");
     let router = lab.cabled_tenant("router", "outer", pair::MACS[1], &["10.20.0.1/24"]);
+    let other = lab.cabled_tenant("other", "outer", pair::MACS[3], &["10.20.0.2/24"]);
+    other.netns.ip("route add default via 10.20.0.254");
     router.netns.ip("addr add 10.9.0.1/24 dev lo");
     router.netns.ip("route add default via 10.20.0.254 src 10.9.0.1");
-    let routes = "routes = [{ to = \"10.7.0.0/24\", blackhole = true }]";
+    let routes =
+        "routes = [{ to = \"10.7.0.0/24\", blackhole = true }, { to = \"10.9.0.0/24\", vnic = \"router\" }]";
     let outer = vpc("outer", L3, &[], routes);
     let subnet = "[[subnet]]\nvpc = \"outer\"\nprefix = \"10.20.0.0/24\"\ngateway = \"10.20.0.254\"\n";
-    let vnic = router.vnic_on("{ kind = \"veth\", iface = \"router\" }") + "guard = \"off\"\n";
+    let vnics = [
+        &(router.vnic_on("{ kind = \"veth\", iface = \"router\" }") + "guard = \"off\"\n"),
+        &other.vnic_on("{ kind = \"veth\", iface = \"other\" }"),
+    ]
+    .map(String::as_str)
+    .concat();
     let site = Site::start_in(
         lab,
         &Besides {
             evpn: ", prefixes = true",
-            sections: &[&outer, subnet, &vnic].concat(),
+            sections: &[&outer, subnet, &vnics].concat(),
             zebra: &format!("vni {L3}\n"),
             family: "  advertise ipv4 unicast\n",
             bgp: " address-family ipv4 unicast\n  network 10.8.0.0/24\n exit-address-family\n",
@@ -207,16 +215,13 @@ fn evpn_frr_prefixes_are_routed_both_ways() {
     wait_for("the prefix of the other host", PATIENCE, || {
         (leads("10.8.0.0/24")["next-hops"][0]["vtep"] == VTEPS[1]).then_some(())
     });
-    // FRR 8.4.4 takes the router's MAC address of a next hop from whichever route of it came last, and a station's has none: the
-    // prefix comes when the station is known.
-    wait_for("the other host to know the router", PATIENCE, || {
-        site.lab.peer.ip("route show 10.20.0.1").contains("via 172.16.0.1 dev br4000 proto bgp").then_some(())
-    });
-    site.daemon.ctl("route add outer 10.9.0.0/24 vnic router");
-    wait_for("the other host to have ours", PATIENCE, || {
-        let routes = site.lab.peer.ip("route show 10.9.0.0/24");
-        routes.contains("via 172.16.0.1 dev br4000 proto bgp").then_some(())
-    });
+    // The prefix, and the addresses of stations as routes of their own.
+    for to in ["10.9.0.0/24", "10.20.0.1", "10.20.0.2"] {
+        wait_for("the other host to have ours", PATIENCE, || {
+            let routes = site.lab.peer.ip(&format!("route show {to}"));
+            routes.contains("via 172.16.0.1 dev br4000 proto bgp").then_some(())
+        });
+    }
     let until = Instant::now() + PATIENCE;
     while !router.netns.try_run(&["ping", "-n", "-c", "1", "-W", "1", "10.8.0.1"]).status.success() {
         let peer = &site.lab.peer;
@@ -230,7 +235,10 @@ fn evpn_frr_prefixes_are_routed_both_ways() {
         );
     }
     traffic::ping(&router.netns, "10.8.0.1", 1000, 5);
-    site.lab.peer.run(&["ping", "-n", "-c", "3", "-W", "3", "-I", "10.8.0.1", "10.9.0.1"]);
+    traffic::ping(&other.netns, "10.8.0.1", 1000, 5);
+    for to in ["10.9.0.1", "10.20.0.1", "10.20.0.2"] {
+        site.lab.peer.run(&["ping", "-n", "-c", "3", "-W", "3", "-I", "10.8.0.1", to]);
+    }
     let shown = site.evpn();
     assert_eq!(
         (&shown["announced"]["prefixes"], &shown["heard"]["prefixes"]),

@@ -1,8 +1,8 @@
 //! What this host announces: from its config and the book to routes, and the difference to what was announced.
 //!
 //! A vNIC is announced with each of its addresses (type 2), or with its MAC address alone where it has none; each network that a vNIC of
-//! this host is in wants what is flooded (type 3); and a VPC's route to a vNIC of this host is a prefix behind its MAC address (type
-//! 5), where the config wants that.
+//! this host is in wants what is flooded (type 3); and a VPC's route to a vNIC of this host is a prefix (type 5), where the config wants
+//! that. Routers elsewhere send to addresses and prefixes by this host's virtual router ([`router_mac`]), which knows who has them.
 //!
 //! Sequence numbers (RFC 7432 section 15): a MAC address that comes here while others announce it has moved, and is announced with the
 //! next number after theirs. When somebody else says a higher one, it has moved on, and is announced no more, though the vNIC may
@@ -17,6 +17,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
 use ipnet::IpNet;
+use pipelines::vtep::router_mac;
 use wire::{MacAddr, Vni};
 
 use self::moves::Moves;
@@ -31,7 +32,7 @@ pub struct Local {
     /// Networks with their vNICs: MAC addresses, and addresses of each.
     pub stations: BTreeMap<(u32, MacAddr), BTreeSet<IpAddr>>,
     /// Prefixes behind a vNIC.
-    pub prefixes: BTreeMap<(u32, IpNet), MacAddr>,
+    pub prefixes: BTreeSet<(u32, IpNet)>,
 }
 
 impl Local {
@@ -47,8 +48,8 @@ impl Local {
         for vpc in config.vpcs.iter().filter(|_| prefixes) {
             for route in &vpc.routes {
                 let RouteTargetConfig::Vnic { vnic: name } = &route.target else { continue };
-                if let Some(vnic) = config.vnics.iter().find(|vnic| vnic.name == *name) {
-                    local.prefixes.insert((vpc.vni.get(), route.to), vnic.mac);
+                if config.vnics.iter().any(|vnic| vnic.name == *name) {
+                    local.prefixes.insert((vpc.vni.get(), route.to));
                 }
             }
         }
@@ -262,9 +263,11 @@ impl Publisher {
             .stations
             .keys()
             .map(|(vni, _)| *vni)
-            .chain(local.prefixes.keys().map(|(vni, _)| *vni))
+            .chain(local.prefixes.iter().map(|(vni, _)| *vni))
             .collect();
         self.number(&networks);
+        // The same with each route: some keep one a VTEP, that of the route that came last.
+        let router_mac = Some(router_mac(speaker.vtep));
         let mut wanted = BTreeMap::new();
         let mut put = |route: Route| {
             wanted.insert(route.key, route);
@@ -296,14 +299,14 @@ impl Publisher {
                 if addresses.is_empty() {
                     put(station(None));
                 }
-                addresses.iter().for_each(|ip| put(station(Some(*ip))));
+                addresses.iter().for_each(|ip| put(Route { router_mac, ..station(Some(*ip)) }));
             }
             if any {
                 put(new(Key::Flood { rd, tag: 0, originator: speaker.vtep }));
             }
-            for (&(of, to), &mac) in &local.prefixes {
+            for &(of, to) in &local.prefixes {
                 if of == network {
-                    put(Route { router_mac: Some(mac), ..new(Key::Prefix { rd, tag: 0, to }) });
+                    put(Route { router_mac, ..new(Key::Prefix { rd, tag: 0, to }) });
                 }
             }
         }

@@ -69,7 +69,7 @@ pub struct Route {
     pub sequence: u32,
     /// A station that must not move (RFC 7432 section 15.2).
     pub sticky: bool,
-    /// Of a prefix: the MAC address of its router there (RFC 9135 section 8.1).
+    /// The MAC address of the router there (RFC 9135 section 8.1): of a prefix always, of a station where it is routed to.
     pub router_mac: Option<MacAddr>,
     /// Of a prefix: the address of its router, a station of the network (RFC 9136 section 4.1).
     pub gateway: Option<IpAddr>,

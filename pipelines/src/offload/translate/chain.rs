@@ -199,7 +199,7 @@ impl ChainPlan {
             Some(framing) => framing.begin(&mut pattern),
             None => {
                 pattern.push(from(found.from));
-                pattern.extend(frame(found.destination(key), key.vlan(), found.family));
+                pattern.extend(frame(found.destination, key.vlan(), found.family));
             }
         }
         flow(key, source_port, ecn_capable, &mut pattern).ok_or(OffloadRefusal::Protocol)?;

@@ -33,21 +33,14 @@ pub(super) struct ResolvedFlow {
     pub to: u16,
     /// The MAC that they come from; zero out of the tunnel.
     pub source_mac: MacAddr,
-    /// MAC of the virtual router.
-    pub router: MacAddr,
-    /// They pass the virtual router: MACs are rewritten, and the TTL decremented.
+    /// Destination MAC of their frames, as they come in.
+    pub destination: MacAddr,
+    /// They pass the virtual router, which has that MAC: MACs are rewritten, and the TTL decremented.
     pub routed: bool,
     /// The class whose rate its packets count against: `None` where they stay on this host.
     pub leaf: Option<Leaf>,
     /// The tunnel that they come out of.
     pub tunnel: Option<ArrivalTunnel>,
-}
-
-impl ResolvedFlow {
-    /// Destination MAC of its frames, as they come in.
-    pub(super) fn destination(&self, key: &FlowKey) -> MacAddr {
-        if key.routed() { self.router } else { key.dst_mac() }
-    }
 }
 
 /// A tunnel as the receiver sees it.
@@ -115,8 +108,8 @@ pub(super) fn find(tables: &Tables, key: &FlowKey, source_port: u16) -> Result<R
         from: 0,
         to: port_of(tables, to)?,
         source_mac: MacAddr::ZERO,
-        router: MacAddr::ZERO,
-        routed: key.routed(),
+        destination: key.dst_mac(),
+        routed: decision.macs().is_some(),
         leaf: None,
         tunnel: None,
     };
@@ -147,7 +140,10 @@ pub(super) fn find(tables: &Tables, key: &FlowKey, source_port: u16) -> Result<R
             index
         }
     };
-    found.router = snapshot.vpc(vpc).ok_or(OffloadRefusal::Gone)?.router_mac;
+    let router = snapshot.vpc(vpc).ok_or(OffloadRefusal::Gone)?.router_mac;
+    if key.routed() {
+        found.destination = router;
+    }
     Ok(found)
 }
 

@@ -48,7 +48,7 @@ impl Framing {
             IpAddr::V6(source) => Some(source),
             IpAddr::V4(_) => None,
         };
-        let (destination, vlan) = (found.destination(key), key.vlan());
+        let (destination, vlan) = (found.destination, key.vlan());
         let framing = Self { from: found.from, tunnel, destination, vlan, ipv6: source.is_some(), source };
         (source.is_some() || tunnel.is_some()).then_some(framing)
     }

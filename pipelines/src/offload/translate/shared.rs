@@ -211,7 +211,7 @@ pub(super) fn guards(tables: &Tables, found: &ResolvedFlow) -> Vec<FlowRule> {
     let guard = |pattern| rule(group::ROOT, 0, pattern, vec![TO_SOFTWARE]);
     let mut rules = Vec::new();
     if found.routed {
-        let to_router = Item::with(eth::DST, found.router.to_u64());
+        let to_router = Item::with(eth::DST, found.destination.to_u64());
         rules.push(guard([&[port], &outside[..], &[to_router, found.family.expiring()]].concat()));
     }
     if let Some(tunnel) = &found.tunnel {

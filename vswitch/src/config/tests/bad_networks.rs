@@ -22,6 +22,7 @@ pub(super) fn guard_pairs_are_of_stations_and_of_nobody_else() {
         ("{ ip = \"127.0.0.1\" }", "not of stations' addresses"),
         ("{ ip = \"10.0.0.100\", mac = \"01:00:5e:00:00:01\" }", "not the address of one station"),
         ("{ ip = \"10.0.0.100\", mac = \"02:00:5e:00:00:64\" }", "that of the virtual router"),
+        ("{ ip = \"10.0.0.100\", mac = \"0a:5e:ac:10:00:01\" }", "that of this host's virtual routers"),
         ("{ ip = \"10.0.0.100\", port = 1 }", "unknown field"),
     ];
     for (bad, words) in refused {

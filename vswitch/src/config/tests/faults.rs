@@ -89,6 +89,7 @@ fn others() {
     // Tenants' networks.
     instead("vni = 100", "vni = 100\nrouter-mac = \"01:00:00:00:00:01\"");
     instead("mac = \"52:54:00:00:00:01\"", "mac = \"02:00:5e:00:00:64\"");
+    instead("mac = \"52:54:00:00:00:01\"", "mac = \"0a:5e:ac:10:00:01\"");
     instead("vpc = \"blue\"\nprefix", "vpc = \"red\"\nprefix");
     instead("prefix = \"10.0.0.0/24\"\ngateway = \"10.0.0.254\"", "prefix = \"224.0.0.0/24\"");
     vnic("mtu = 60");

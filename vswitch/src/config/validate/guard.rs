@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use wire::MacAddr;
 
 use super::super::network::{VnicConfig, VpcConfig};
+use super::networks::router_with;
 use super::{Checker, is_unicast};
 
 /// Pairs of one vNIC: each is looked at for packets that come from none before it.
@@ -70,12 +71,11 @@ fn check_pairs(checker: &mut Checker<'_>, path: &str, vnic: &VnicConfig, vpc: Op
                 "{who}: allowed MAC {mac} is not the address of one station; write one like 52:54:00:00:00:01"
             );
             checker.fail(format!("{path}.mac"), message);
-        } else if vpc.is_some_and(|vpc| vpc.router_mac() == mac) {
-            let message = format!(
-                "{who}: allowed MAC {mac} is that of the virtual router of VPC {}; choose another",
-                vnic.vpc
+        } else if let Some(router) = router_with(checker.config, vpc, mac) {
+            checker.fail(
+                format!("{path}.mac"),
+                format!("{who}: allowed MAC {mac} is that of {router}; choose another"),
             );
-            checker.fail(format!("{path}.mac"), message);
         }
     }
 }

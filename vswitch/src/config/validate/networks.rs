@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use wire::{MacAddr, Vni};
 
+use super::super::Config;
 use super::super::error::quote;
 use super::super::network::{LocationConfig, VnicConfig, VnicPort, VpcConfig};
 use super::underlay::own_addresses;
@@ -45,6 +46,18 @@ pub(super) fn check_vtep(checker: &mut Checker<'_>, path: &str, who: &str, vtep:
         let message = format!("{who}: no uplink has an {family} address to reach VTEP {vtep} from; add one");
         checker.fail(path, message);
     }
+}
+
+/// Which router has a MAC address that a station of a VPC cannot have therefore.
+pub(super) fn router_with(config: &Config, vpc: Option<&VpcConfig>, mac: MacAddr) -> Option<String> {
+    if let Some(vpc) = vpc.filter(|vpc| vpc.router_mac() == mac) {
+        return Some(format!("the virtual router of VPC {}", vpc.name));
+    }
+    let own = config.uplinks.iter().flat_map(|uplink| uplink.addresses.iter().map(|net| net.addr()));
+    pipelines::vtep::is_router_mac(mac, own).then(|| {
+        "this host's virtual routers as other hosts know them (it follows from an uplink's address)"
+            .to_owned()
+    })
 }
 
 fn check_vpcs(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
@@ -142,11 +155,8 @@ fn check_vnics(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
             let message =
                 format!("{who}: MAC {} is {what}; give the vNIC the address of one station", vnic.mac);
             checker.fail(format!("{path}.mac"), message);
-        } else if vpc.is_some_and(|vpc| vpc.router_mac() == vnic.mac) {
-            let message = format!(
-                "{who}: MAC {} is that of the virtual router of VPC {}; choose another",
-                vnic.mac, vnic.vpc
-            );
+        } else if let Some(router) = router_with(checker.config, vpc.copied(), vnic.mac) {
+            let message = format!("{who}: MAC {} is that of {router}; choose another", vnic.mac);
             checker.fail(format!("{path}.mac"), message);
         }
         if let Some(other) = macs.insert((&vnic.vpc, vnic.mac), index) {

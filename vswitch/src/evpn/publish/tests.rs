@@ -19,7 +19,7 @@ fn local(stations: &[(u32, u8, &[u8])]) -> Local {
     let of = |&(vni, of, addresses): &(u32, u8, &[u8])| {
         ((vni, mac(of)), addresses.iter().map(|number| ip(*number)).collect())
     };
-    Local { stations: stations.iter().map(of).collect(), prefixes: BTreeMap::new() }
+    Local { stations: stations.iter().map(of).collect(), prefixes: BTreeSet::new() }
 }
 
 /// Takes all steps; what they were, and the news.
@@ -190,7 +190,13 @@ fn evpn_a_route_to_a_vnic_is_a_prefix_where_that_is_wanted() {
         publisher.announced().filter(|route| matches!(route.key, Key::Prefix { .. })).collect();
     let [prefix] = prefixes[..] else { panic!("{prefixes:?}") };
     assert_eq!(prefix.key.to_string(), "[5] 192.0.2.1:7 10.9.0.0/24");
-    assert_eq!(prefix.router_mac, Some(mac(1)));
+    let Speaker { vtep, .. } = SPEAKER;
+    assert_eq!(prefix.router_mac, Some(pipelines::vtep::router_mac(vtep)));
+    // The same with the vNIC's own address: a router that keeps one of a VTEP keeps no other.
+    assert!(publisher.announced().all(|route| {
+        let is_of_none = matches!(route.key, Key::Flood { .. } | Key::Station { ip: None, .. });
+        route.router_mac == prefix.router_mac.filter(|_| !is_of_none)
+    }));
 }
 
 /// A host that has the same MAC address as this one, and says so and takes it back; as the client does, the book holds what is held.
