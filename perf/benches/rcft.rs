@@ -17,7 +17,7 @@ use pipelines::Direction;
 use pipelines::Now;
 use pipelines::flow_key::Scope;
 use pipelines::rcft::{
-    Keeper, Ledger, LedgerLimits, QpKey, QpOutcome, Rcft, RcftParams, RcftShared, RocePacketFacts,
+    Keeper, Ledger, LedgerLimits, QpKey, QpOutcome, QpProbe, Rcft, RcftParams, RcftShared, RocePacketFacts,
 };
 use wire::Qpn;
 use wire::roce::opcode::RC_SEND_ONLY;
@@ -81,18 +81,17 @@ impl World {
 
     #[inline(always)]
     fn sent(&mut self, vnic: u32, key: &QpKey, psn: u32) -> QpOutcome {
-        let hash = self.rcft.prefetch(Direction::Out, key);
-        self.rcft.prefetch_line(Direction::Out, hash);
-        self.rcft.sent(vnic, key, hash, &said(psn), self.now)
+        let probe = self.rcft.probe(Direction::Out, *key);
+        self.rcft.sent(vnic, &probe, &said(psn), self.now)
     }
 
     /// One burst toward the wire.
     #[inline(never)]
     fn burst(&mut self, vnic: u32, keys: &[QpKey], psn: u32) -> u32 {
-        let hashes = self.hashes(Direction::Out, keys);
+        let probes = self.probes(Direction::Out, keys);
         let mut passed = 0;
-        for (hash, key) in hashes.iter().zip(keys) {
-            let outcome = self.rcft.sent(vnic, key, *hash, &said(psn), self.now);
+        for probe in &probes[..keys.len()] {
+            let outcome = self.rcft.sent(vnic, probe, &said(psn), self.now);
             passed += u32::from(matches!(outcome, QpOutcome::Pass | QpOutcome::Opened));
         }
         passed
@@ -100,9 +99,9 @@ impl World {
 
     #[inline(never)]
     fn received(&mut self, keys: &[QpKey], psn: u32) {
-        let hashes = self.hashes(Direction::In, keys);
-        for (hash, key) in hashes.iter().zip(keys) {
-            self.rcft.received(key, *hash, &said(psn), self.now, || Some(VNIC));
+        let probes = self.probes(Direction::In, keys);
+        for probe in &probes[..keys.len()] {
+            self.rcft.received(probe, &said(psn), self.now, || Some(VNIC));
         }
     }
 
@@ -122,17 +121,17 @@ impl World {
         spent
     }
 
-    /// The hashes of a burst's keys, their lines on the way.
+    /// A burst's keys as they are looked for, their lines on the way.
     #[inline(always)]
-    fn hashes(&self, direction: Direction, keys: &[QpKey]) -> [u64; BURST] {
-        let mut hashes = [0; BURST];
-        for (hash, key) in hashes.iter_mut().zip(keys) {
-            *hash = self.rcft.prefetch(direction, key);
+    fn probes(&self, direction: Direction, keys: &[QpKey]) -> [QpProbe; BURST] {
+        let mut probes = [QpProbe::default(); BURST];
+        for (probe, key) in probes.iter_mut().zip(keys) {
+            *probe = QpProbe { key: *key, hash: self.rcft.prefetch(direction, key), slot: 0 };
         }
-        for hash in &hashes[..keys.len()] {
-            self.rcft.prefetch_line(direction, *hash);
+        for probe in &mut probes[..keys.len()] {
+            probe.slot = self.rcft.prefetch_line(direction, probe.hash);
         }
-        hashes
+        probes
     }
 
     /// Takes queue pairs out again, as control does with them.

@@ -22,8 +22,6 @@ pub struct Meta {
     pub key: FlowKey,
     /// [`FlowKey::hash`] of the key, under the seed of the worker's NFT.
     pub hash: u64,
-    /// Hash of the queue pair's key, for packets that RCFT looks at.
-    pub qp_hash: u64,
     /// Offsets and fields of the (inner) packet.
     pub headers: Headers,
     /// Slot of its NFT entry, or [`nft::NONE`] for a miss.

@@ -9,6 +9,7 @@ use wire::PacketBuf;
 use crate::burst::{Burst, MAX_BURST};
 use crate::connections::WorkerConnections;
 use crate::counters::PipelineCounters;
+use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::event::Events;
 use crate::fragments::Fragments;
@@ -22,6 +23,7 @@ use crate::snapshot::{NO_PORT, PortIndex, PortRole, PortRow, Snapshot};
 use crate::stage::dhtb::Parked;
 use crate::stage::fast_inner::{self, Read};
 use crate::stage::key::RoceMasks;
+use crate::stage::rcft::{RoceBurst, RoceTables};
 use crate::stage::slow_path::SlowTables;
 use crate::stage::{
     Cx, bind, dhtb, forward, guard, key, lookup, mtu, neighbour, outer, parse, rcft, security, slow_path,
@@ -69,6 +71,7 @@ pub struct Overlay<P> {
     limits: MissLimits,
     connections: WorkerConnections,
     rcft: Rcft,
+    roce: RoceBurst,
     dhtb: Dhtb<Parked<P>>,
     /// Packets that have waited, on their way on.
     released: Burst<P>,
@@ -89,6 +92,7 @@ impl<P: PacketBuf> Overlay<P> {
             limits: MissLimits::new(config.vnics, config.vpcs),
             connections,
             rcft,
+            roce: RoceBurst::default(),
             dhtb,
             released: Burst::default(),
             events,
@@ -195,7 +199,9 @@ impl<P: PacketBuf> Overlay<P> {
             watch.lap(Stage::SlowPath, misses.count_ones());
         }
         if roce != RoceMasks::default() {
-            rcft::run(&cx, burst, &mut self.rcft, &self.nft, roce, &self.events, sink);
+            let tables = RoceTables { rcft: &mut self.rcft, roce: &mut self.roce, nft: &self.nft };
+            let direction = if tunnels { Direction::In } else { Direction::Out };
+            rcft::run(&cx, burst, tables, direction, roce, sink);
             watch.lap(Stage::Rcft, n);
         }
         let n = burst.pending.count_ones();

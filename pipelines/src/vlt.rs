@@ -226,12 +226,16 @@ impl Vlt {
     pub fn read_hot(&self, slot: u32, generation: u16) -> Hot<'_> {
         let Some(slot) = self.slots.get(slot as usize) else { return Hot::Other };
         let control = slot.control.load(Ordering::Acquire);
-        if control >> 48 & 1 != 0 || (control >> 32) as u16 != generation {
+        // An odd sequence: it is being written.
+        const WRITTEN: u64 = pack(1, 0, 0, 0, 0);
+        const REMOTE: u32 = pack(0, 0, KIND_REMOTE, V4_LEN, 0) as u32;
+        const LOCAL: u32 = pack(0, 0, KIND_LOCAL, 0, 0) as u32;
+        if control & WRITTEN != 0 || (control >> 32) as u16 != generation {
             return Hot::Other;
         }
-        match ((control >> 24) as u8, (control >> 16) as u8) {
-            (KIND_REMOTE, V4_LEN) => Hot::Tunnel4(Header4 { slot, control }),
-            (KIND_LOCAL, _) => {
+        match control as u32 & 0xffff_0000 {
+            REMOTE => Hot::Tunnel4(Header4 { slot, control }),
+            LOCAL => {
                 let vnic = slot.words[0].load(Ordering::Relaxed) as u32;
                 fence(Ordering::Acquire);
                 if slot.control.load(Ordering::Relaxed) == control { Hot::Local { vnic } } else { Hot::Other }

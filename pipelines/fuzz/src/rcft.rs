@@ -145,9 +145,12 @@ impl Test {
     fn offer(&mut self, worker: usize, vnic: u32, a: u8, b: u8) {
         let Some(rcft) = &mut self.workers[worker] else { return };
         let (key, now) = (Self::key(vnic, a), self.now);
-        let hash = rcft.prefetch(Direction::Out, &key);
-        rcft.prefetch_line(Direction::Out, hash);
-        let outcome = rcft.sent(vnic, &key, hash, &Self::facts(b, a), now);
+        let mut probe = rcft.probe(Direction::Out, key);
+        if a & 1 != 0 {
+            // As of one that came in while it was looked for, or whose place another one has.
+            probe.slot = u32::from(b);
+        }
+        let outcome = rcft.sent(vnic, &probe, &Self::facts(b, a), now);
         if self.twin.contains_key(&key) {
             assert_eq!(outcome, QpOutcome::Pass, "{key:?} is admitted");
             return;
@@ -195,11 +198,11 @@ impl Test {
         let Some(rcft) = &mut self.workers[worker] else { return };
         let address = std::net::IpAddr::from([10, 0, 1, vnic as u8]);
         let key = QpKey::new(Scope::Vpc(1), address, Qpn::truncated(u32::from(a) + 2));
-        let hash = rcft.prefetch(Direction::In, &key);
+        let probe = rcft.probe(Direction::In, key);
         if b == 0 {
-            rcft.notified(Direction::In, &key, hash);
+            rcft.notified(Direction::In, &probe);
         } else {
-            rcft.received(&key, hash, &Self::facts(b, a), self.now, || (a != 0xff).then_some(vnic));
+            rcft.received(&probe, &Self::facts(b, a), self.now, || (a != 0xff).then_some(vnic));
         }
         let stats = rcft.stats();
         assert!(stats.into <= self.entries && stats.out <= self.entries);

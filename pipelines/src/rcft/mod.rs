@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 pub use crate::ledger::{Attendance, LedgerAnswer, LedgerLimits, LedgerParams, MAX_SLOTS};
-pub use qp::{QpEvents, QpKey, QpView, RocePacketFacts};
+pub use qp::{QpEvents, QpKey, QpProbe, QpView, RocePacketFacts};
 pub use refused::Grace;
 
 use crate::direction::Direction;
@@ -234,23 +234,22 @@ impl Rcft {
         hash
     }
 
-    /// Loads the entry line of a key.
+    /// Loads the entry line that the key with this hash has, if it has one; which that is, for a [`QpProbe`].
     #[inline(always)]
-    pub fn prefetch_line(&self, direction: Direction, hash: u64) {
-        self.table(direction).prefetch_line(hash);
+    pub fn prefetch_line(&self, direction: Direction, hash: u64) -> u32 {
+        self.table(direction).prefetch_line(hash)
+    }
+
+    /// Both at once, for who looks for one queue pair alone.
+    pub fn probe(&self, direction: Direction, key: QpKey) -> QpProbe {
+        let hash = self.prefetch(direction, &key);
+        QpProbe { key, hash, slot: self.prefetch_line(direction, hash) }
     }
 
     /// A packet of a reliable connection from a vNIC.
     #[inline(always)]
-    pub fn sent(
-        &mut self,
-        vnic: u32,
-        key: &QpKey,
-        hash: u64,
-        facts: &RocePacketFacts,
-        now: Now,
-    ) -> QpOutcome {
-        self.sent_if(vnic, key, hash, facts, now, || true)
+    pub fn sent(&mut self, vnic: u32, probe: &QpProbe, facts: &RocePacketFacts, now: Now) -> QpOutcome {
+        self.sent_if(vnic, probe, facts, now, || true)
     }
 
     /// As [`sent`](Self::sent). `goes_on` is asked before a place is given: a packet that is about to be dropped
@@ -259,15 +258,14 @@ impl Rcft {
     pub fn sent_if(
         &mut self,
         vnic: u32,
-        key: &QpKey,
-        hash: u64,
+        probe: &QpProbe,
         facts: &RocePacketFacts,
         now: Now,
         goes_on: impl FnOnce() -> bool,
     ) -> QpOutcome {
-        let slot = self.out.find(key, hash);
+        let slot = self.out.found(probe);
         if slot == NONE {
-            return self.sent_unknown(vnic, key, hash, facts, now, goes_on);
+            return self.sent_unknown(vnic, probe, facts, now, goes_on);
         }
         let (before, ledger) = self.out.count(slot, facts, now.tick);
         if before != now.tick {
@@ -289,8 +287,7 @@ impl Rcft {
     fn sent_unknown(
         &mut self,
         vnic: u32,
-        key: &QpKey,
-        hash: u64,
+        &QpProbe { ref key, hash, .. }: &QpProbe,
         facts: &RocePacketFacts,
         now: Now,
         goes_on: impl FnOnce() -> bool,
@@ -341,16 +338,15 @@ impl Rcft {
     #[inline(always)]
     pub fn received(
         &mut self,
-        key: &QpKey,
-        hash: u64,
+        probe: &QpProbe,
         facts: &RocePacketFacts,
         now: Now,
         vnic: impl FnOnce() -> Option<u32>,
     ) {
-        let slot = self.into.find(key, hash);
+        let slot = self.into.found(probe);
         if slot == NONE {
             if let Some(vnic) = vnic() {
-                self.received_unknown(vnic, key, hash, facts, now);
+                self.received_unknown(vnic, probe, facts, now);
             }
             return;
         }
@@ -359,10 +355,11 @@ impl Rcft {
 
     #[cold]
     #[inline(never)]
-    fn received_unknown(&mut self, vnic: u32, key: &QpKey, hash: u64, facts: &RocePacketFacts, now: Now) {
+    fn received_unknown(&mut self, vnic: u32, probe: &QpProbe, facts: &RocePacketFacts, now: Now) {
+        let QpProbe { key, hash, .. } = *probe;
         let bound = self.shared.ledger.count(vnic).saturating_mul(2).saturating_add(STRANGERS);
         let guests = self.guests.at_mut(vnic);
-        let slot = if *guests < bound { self.into.insert(*key, hash, vnic, now.tick) } else { NONE };
+        let slot = if *guests < bound { self.into.insert(key, hash, vnic, now.tick) } else { NONE };
         if slot == NONE {
             self.unknown += 1;
             return;
@@ -372,12 +369,12 @@ impl Rcft {
     }
 
     /// A congestion notification to a queue pair: counted where that is known.
-    pub fn notified(&mut self, direction: Direction, key: &QpKey, hash: u64) {
+    pub fn notified(&mut self, direction: Direction, probe: &QpProbe) {
         let table = match direction {
             Direction::Out => &mut self.out,
             Direction::In => &mut self.into,
         };
-        let slot = table.find(key, hash);
+        let slot = table.found(probe);
         if let Some(events) = table.events_mut(slot) {
             events.cnp = events.cnp.saturating_add(1);
         }

@@ -2,12 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use wire::Qpn;
-use wire::roce::opcode::Operation;
+use wire::roce::opcode::{Operation, OperationKind};
+use wire::roce::{Aeth, Bth, Reth};
 use wire::roce::{BTH_LEN, Syndrome};
+use wire::{Headers, Qpn, View};
 use zerocopy::FromZeros;
 
 use crate::flow_key::Scope;
+use crate::stage::key::CLASS_XRC;
 
 /// Who sends to which queue pair: the scope (a vNIC sends, or a VPC's tunnel brings), the receiver's VIP and
 /// the queue pair's number there.
@@ -76,6 +78,17 @@ impl QpKey {
     }
 }
 
+/// A queue pair that is looked for in a worker's table, whose lines were loaded meanwhile.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QpProbe {
+    /// The queue pair.
+    pub key: QpKey,
+    /// Hash of the key, as [`Rcft::prefetch`](super::Rcft::prefetch) says it.
+    pub hash: u64,
+    /// The entry that may be it, as [`Rcft::prefetch_line`](super::Rcft::prefetch_line) says it.
+    pub slot: u32,
+}
+
 /// IPv4-mapped prefix (RFC 4291 section 2.5.5.2), lower half.
 pub(super) const V4: u64 = 0xffff_0000_0000;
 const V4_MASK: u64 = 0xffff_ffff_0000_0000;
@@ -87,7 +100,7 @@ impl std::fmt::Debug for QpKey {
 }
 
 /// What a packet of a reliable connection says, as far as the view needs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RocePacketFacts {
     /// Opcode of the BTH (IBTA vol. 1 section 9.2.1).
     pub opcode: u8,
@@ -101,6 +114,107 @@ pub struct RocePacketFacts {
     pub detail: u32,
     /// It came with congestion experienced.
     pub ce: bool,
+}
+
+impl RocePacketFacts {
+    /// Those of a packet of `len` bytes, which begins with `head`, and the queue pair that it is for; `None` for opcodes that
+    /// mean nothing, and for the queue pairs of management. The class of its flow is that of a BTH, so there is one.
+    #[inline(always)]
+    pub(crate) fn read(headers: &Headers, class: u8, head: &[u8], len: usize) -> Option<(Qpn, Self)> {
+        let at = headers.payload_offset();
+        let (bth, _) = Bth::view(head.get(at..)?)?;
+        let qpn = bth.dest_qp();
+        let traits = OpcodeTraits::of(bth.opcode);
+        if !traits.is_assigned() || qpn.get() <= 1 {
+            return None;
+        }
+        let detail = if traits.has(OpcodeTraits::ACK | OpcodeTraits::READ) {
+            Self::detail(traits, class, headers.payload(head).get(BTH_LEN..).unwrap_or_default())
+        } else {
+            0
+        };
+        let facts = Self {
+            opcode: bth.opcode,
+            psn: bth.psn().get(),
+            bytes: len as u32,
+            // The head may end before the packet does.
+            payload: headers.l3_end().saturating_sub(at) as u32,
+            detail,
+            ce: headers.tos & 3 == 3,
+        };
+        Some((qpn, facts))
+    }
+
+    /// What the extended header behind the BTH says.
+    fn detail(traits: OpcodeTraits, class: u8, rest: &[u8]) -> u32 {
+        if traits.has(OpcodeTraits::ACK) {
+            return Aeth::view(rest).map_or(0, |(aeth, _)| u32::from(aeth.syndrome));
+        }
+        let skip = if class == CLASS_XRC { 4 } else { 0 };
+        Reth::view_at(rest, skip).map_or(0, |reth| reth.len.get())
+    }
+}
+
+/// What the view goes by of an opcode, in bits: the fast path looks them up once for every packet.
+#[derive(Clone, Copy)]
+pub(super) struct OpcodeTraits(u8);
+
+impl OpcodeTraits {
+    /// From the requester.
+    const REQUEST: u8 = 1;
+    /// From the responder, with data.
+    const RESPONSE: u8 = 2;
+    /// ACK or NAK.
+    pub const ACK: u8 = 4;
+    /// A read request, whose answer takes several PSNs.
+    pub const READ: u8 = 8;
+    /// It fills the path MTU.
+    const FULL_MTU: u8 = 16;
+    /// A response that goes on with one before it.
+    const CONTINUES: u8 = 32;
+
+    /// Those of an opcode; none of one that the standard does not assign.
+    #[inline(always)]
+    pub const fn of(opcode: u8) -> Self {
+        static TABLE: [u8; 256] = {
+            let mut table = [0; 256];
+            let mut opcode = 0;
+            while opcode < table.len() {
+                if let Some(operation) = Operation::of(opcode as u8) {
+                    table[opcode] = OpcodeTraits::bits(operation);
+                }
+                opcode += 1;
+            }
+            table
+        };
+        Self(TABLE[opcode as usize])
+    }
+
+    const fn bits(operation: Operation) -> u8 {
+        let kind = match operation.kind() {
+            OperationKind::Ack => Self::ACK,
+            OperationKind::Response => Self::RESPONSE,
+            OperationKind::Request | OperationKind::Notification => Self::REQUEST,
+        };
+        let more = match operation {
+            Operation::ReadRequest => Self::READ,
+            Operation::ReadResponseMiddle | Operation::ReadResponseLast => Self::CONTINUES,
+            _ => 0,
+        };
+        kind | more | if operation.is_full_mtu() { Self::FULL_MTU } else { 0 }
+    }
+
+    /// True when one of these bits is set.
+    #[inline(always)]
+    pub const fn has(self, bits: u8) -> bool {
+        self.0 & bits != 0
+    }
+
+    /// True for an opcode that the standard assigns.
+    #[inline(always)]
+    pub const fn is_assigned(self) -> bool {
+        self.0 != 0
+    }
 }
 
 /// The line that every packet updates.
@@ -217,11 +331,13 @@ impl QpLine {
             events.ce = events.ce.saturating_add(1);
         }
         self.response = self.response & PSN | u32::from(facts.opcode) << 24;
-        let Some(operation) = Operation::of(facts.opcode) else { return };
-        match operation {
-            Operation::Ack => self.acknowledge(facts, events),
-            operation if operation.is_response() => self.respond(operation, facts, events),
-            operation => self.ask(operation, facts, events),
+        let traits = OpcodeTraits::of(facts.opcode);
+        if traits.has(OpcodeTraits::REQUEST) {
+            self.ask(traits, facts, events);
+        } else if traits.has(OpcodeTraits::ACK) {
+            self.acknowledge(facts, events);
+        } else if traits.has(OpcodeTraits::RESPONSE) {
+            self.respond(traits, facts, events);
         }
     }
 
@@ -252,12 +368,8 @@ impl QpLine {
 
     /// Requests: each has the next PSN; a read takes as many as its answer has packets.
     #[inline(always)]
-    fn ask(&mut self, operation: Operation, facts: &RocePacketFacts, events: &mut QpEvents) {
-        self.learn_mtu(operation, facts);
-        let span = match operation {
-            Operation::ReadRequest => self.read_span(facts.detail),
-            _ => Some(1),
-        };
+    fn ask(&mut self, traits: OpcodeTraits, facts: &RocePacketFacts, events: &mut QpEvents) {
+        self.learn_mtu(traits, facts);
         let ahead = facts.psn.wrapping_sub(self.request) & PSN;
         if self.request & REQUEST_KNOWN != 0 && ahead != 0 {
             if ahead > PSN - WINDOW {
@@ -271,24 +383,25 @@ impl QpLine {
             }
         }
         let flags = self.request & !(PSN | REQUEST_KNOWN);
-        self.request = match span {
-            Some(span) => flags | REQUEST_KNOWN | facts.psn.wrapping_add(span) & PSN,
-            None => flags,
+        let next = |span: u32| flags | REQUEST_KNOWN | facts.psn.wrapping_add(span) & PSN;
+        self.request = if traits.has(OpcodeTraits::READ) {
+            self.read_span(facts.detail).map_or(flags, next)
+        } else {
+            next(1)
         };
     }
 
     /// Responses carry the PSNs of the requests that they answer: only within one read must they be in sequence.
     #[inline(always)]
-    fn respond(&mut self, operation: Operation, facts: &RocePacketFacts, events: &mut QpEvents) {
-        self.learn_mtu(operation, facts);
+    fn respond(&mut self, traits: OpcodeTraits, facts: &RocePacketFacts, events: &mut QpEvents) {
+        self.learn_mtu(traits, facts);
         let known = self.request & RESPONSE_KNOWN != 0;
         let ahead = facts.psn.wrapping_sub(self.response) & PSN;
         if known && (ahead == 0 || ahead > PSN - WINDOW) {
             events.retransmissions = events.retransmissions.saturating_add(1);
             return;
         }
-        let inside = matches!(operation, Operation::ReadResponseMiddle | Operation::ReadResponseLast);
-        if known && inside && ahead != 1 && ahead < HALF {
+        if known && traits.has(OpcodeTraits::CONTINUES) && ahead != 1 && ahead < HALF {
             events.gaps = events.gaps.saturating_add(1);
         }
         self.request |= RESPONSE_KNOWN;
@@ -303,8 +416,8 @@ impl QpLine {
 
     /// A packet that fills the path MTU tells it.
     #[inline(always)]
-    fn learn_mtu(&mut self, operation: Operation, facts: &RocePacketFacts) {
-        if !operation.is_full_mtu() {
+    fn learn_mtu(&mut self, traits: OpcodeTraits, facts: &RocePacketFacts) {
+        if !traits.has(OpcodeTraits::FULL_MTU) {
             return;
         }
         // Extended headers are at most 20 bytes there, less than a quarter of the smallest MTU: rounding down to a

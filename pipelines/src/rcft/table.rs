@@ -1,7 +1,7 @@
 //! A worker's own table of queue pairs of one direction: an index line and an entry line per packet, a second
 //! entry line when something happened.
 
-use super::qp::{QpEvents, QpKey, QpLine, QpView, RocePacketFacts};
+use super::qp::{QpEvents, QpKey, QpLine, QpProbe, QpView, RocePacketFacts};
 use crate::index::{Index, NONE};
 use crate::mem::{Slab, prefetch};
 
@@ -59,21 +59,29 @@ impl QpTable {
         self.index.prefetch(hash);
     }
 
+    /// The entry that a key with this hash has, if it has one.
     #[inline(always)]
-    pub fn prefetch_line(&self, hash: u64) {
-        if let Some(line) = self.lines.get(self.index.candidate(hash) as usize) {
+    pub fn prefetch_line(&self, hash: u64) -> u32 {
+        let slot = self.index.candidate(hash);
+        if let Some(line) = self.lines.get(slot as usize) {
             prefetch(line);
+        }
+        slot
+    }
+
+    /// The entry of the key of a probe, or [`NONE`].
+    #[inline(always)]
+    pub fn found(&self, probe: &QpProbe) -> u32 {
+        match self.lines.get(probe.slot as usize) {
+            Some(line) if line.key == probe.key => probe.slot,
+            _ => self.find(&probe.key, probe.hash),
         }
     }
 
     /// The entry of a key, or [`NONE`].
-    #[inline(always)]
+    #[inline(never)]
     pub fn find(&self, key: &QpKey, hash: u64) -> u32 {
-        let slot = self.index.candidate(hash);
-        match self.lines.get(slot as usize) {
-            Some(line) if line.key == *key => slot,
-            _ => self.index.find(hash, |slot| self.lines.get(slot as usize).is_some_and(|l| l.key == *key)),
-        }
+        self.index.find(hash, |slot| self.lines.get(slot as usize).is_some_and(|line| line.key == *key))
     }
 
     /// An entry for a key that has none; [`NONE`] when the table is full.

@@ -29,8 +29,8 @@ fn write(psn: u32) -> RocePacketFacts {
 }
 
 fn offer(rcft: &mut Rcft, vnic: u32, key: QpKey, tick: u32) -> QpOutcome {
-    let hash = rcft.prefetch(Direction::Out, &key);
-    rcft.sent(vnic, &key, hash, &write(0), at(tick))
+    let probe = rcft.probe(Direction::Out, key);
+    rcft.sent(vnic, &probe, &write(0), at(tick))
 }
 
 /// Lets the workers attend and the keeper go on until nothing is on its way out.
@@ -336,8 +336,8 @@ fn rcft_spraying_uses_up_nothing() {
     let mut worker = Rcft::new(shared, 0, &|_, _| {});
     let from_wire = |qpn| QpKey::new(Scope::Vpc(1), Ipv4Addr::new(10, 0, 0, 1).into(), Qpn::truncated(qpn));
     let receive = |worker: &mut Rcft, qpn, tick| {
-        let hash = worker.prefetch(Direction::In, &from_wire(qpn));
-        worker.received(&from_wire(qpn), hash, &write(0), at(tick), || Some(0));
+        let probe = worker.probe(Direction::In, from_wire(qpn));
+        worker.received(&probe, &write(0), at(tick), || Some(0));
     };
     for qpn in 2..10_000 {
         receive(&mut worker, qpn, 1);
@@ -362,8 +362,8 @@ fn repair_ended_queue_pairs_from_the_wire_are_forgotten() {
     let mut worker = Rcft::new(shared(4096, 1), 0, &|_, _| {});
     let from_wire = |qpn| QpKey::new(Scope::Vpc(1), Ipv4Addr::new(10, 0, 0, 1).into(), Qpn::truncated(qpn));
     for qpn in [2, 3] {
-        let hash = worker.prefetch(Direction::In, &from_wire(qpn));
-        worker.received(&from_wire(qpn), hash, &write(0), at(1), || Some(0));
+        let probe = worker.probe(Direction::In, from_wire(qpn));
+        worker.received(&probe, &write(0), at(1), || Some(0));
     }
     assert!(!worker.view(Direction::In, &from_wire(3)).unwrap().in_part);
     worker.account(Direction::In, &from_wire(3), 0, 0, 1);

@@ -16,7 +16,7 @@ use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::direction::Direction;
 use crate::drops::DropReason;
-use crate::event::{Event, Events};
+use crate::event::Event;
 use crate::flow_key::{FlowAddresses, outer_source_port};
 use crate::nft::{Bits, Nft};
 use crate::rcft::Rcft;
@@ -31,7 +31,6 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     rcft: &mut Rcft,
     nft: &Nft,
     bits: u64,
-    events: &Events,
     sink: &mut S,
 ) {
     for i in Bits(bits & burst.pending) {
@@ -64,7 +63,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
             cx.counters.originated.add(1);
             if rcft.may_report(full.vnic, cx.now.tick) {
                 let CmEnd { vnic, peer, sends: asked } = *full;
-                events.push(Event::ConnectionRejected { vnic, peer, asked, qpn: req.local_qpn });
+                cx.events.push(Event::ConnectionRejected { vnic, peer, asked, qpn: req.local_qpn });
             }
             if meta.direction() == Direction::In {
                 return_to(cx, burst, i, addresses.source, sink);
@@ -77,7 +76,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
             cx.counters.vnic(end.vnic as usize).cm_messages.add(1);
             let CmEnd { vnic, peer, sends } = end;
             if rcft.may_tell(vnic, sends, cx.now.ns) {
-                events.push_message(Event::Cm { vnic, peer, sends, message }, sends);
+                cx.events.push_message(Event::Cm { vnic, peer, sends, message }, sends);
             }
         }
     }

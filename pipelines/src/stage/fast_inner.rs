@@ -24,6 +24,8 @@ const FRONT: usize = 54;
 const L3_AT: usize = 14;
 /// Where layer 4 begins.
 const L4_AT: usize = 34;
+/// That of IPv4.
+const ETHERTYPE: u16 = 0x0800;
 
 /// What was read of a burst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,23 +55,75 @@ trait FrameSource<'a>: Sized {
     /// True for a packet that has the same.
     fn has(&self, meta: &Meta) -> bool;
     /// True for a frame that may take the fast path, coming from there.
-    fn takes(&mut self, head: &[u8; FRONT], meta: &Meta) -> bool;
+    fn takes(&mut self, words: FrontWords, meta: &Meta) -> bool;
     /// Who the sender is to the key, and the MAC of its virtual router.
     fn scope(&self) -> (Scope, u64);
-    /// Counts so many packets and bytes that were taken; RoCEv2 all of them, or none.
-    fn count(&self, cx: &Cx, packets: u64, bytes: u64, roce: bool);
+    /// Counts so many packets and bytes that were taken, and how many of them are RoCEv2.
+    fn count(&self, cx: &Cx, packets: u64, bytes: u64, rdma: u64);
+}
+
+/// The fields of a frame that decide whether it takes the fast path, in words of eight bytes, most significant first: a word is
+/// compared at once, where bytes would be one by one.
+#[derive(Clone, Copy)]
+struct FrontWords {
+    /// From byte 6: source MAC, EtherType.
+    source_mac: u64,
+    /// From byte 14: version and header length, TOS, total length, identification, flags and fragment offset.
+    ip: u64,
+    /// From byte 26: source and destination address.
+    addresses: u64,
+}
+
+impl FrontWords {
+    #[inline(always)]
+    fn of(head: &[u8; FRONT]) -> Self {
+        Self { source_mac: be64(head, 6), ip: be64(head, L3_AT), addresses: be64(head, 26) }
+    }
+
+    /// True for IPv4 without options that is no fragment.
+    #[inline(always)]
+    fn is_plain(self) -> bool {
+        self.source_mac as u16 == ETHERTYPE && self.ip & 0xff00_0000_0000_3fff == 0x4500_0000_0000_0000
+    }
+
+    #[inline(always)]
+    fn tos(self) -> u8 {
+        (self.ip >> 48) as u8
+    }
+
+    /// Total length, from the IP header on.
+    #[inline(always)]
+    fn len(self) -> u16 {
+        (self.ip >> 32) as u16
+    }
+
+    #[inline(always)]
+    fn ip_id(self) -> u16 {
+        (self.ip >> 16) as u16
+    }
+
+    #[inline(always)]
+    fn dont_fragment(self) -> u16 {
+        (self.ip >> 14) as u16 & 1
+    }
 }
 
 /// A vNIC whose frames are read.
 struct Sender<'a> {
     vnic: u32,
     row: &'a VnicRow,
+    /// Its MAC and the EtherType of IPv4, as [`FrontWords::source_mac`] has them.
+    mac: u64,
+    /// Its IPv4 address; more than any where it has not just one.
+    address: u64,
 }
 
 impl<'a> FrameSource<'a> for Sender<'a> {
     #[inline(always)]
     fn of(cx: &Cx<'a>, meta: &Meta) -> Self {
-        Self { vnic: meta.vnic, row: cx.snapshot.row(meta.vnic) }
+        let row = cx.snapshot.row(meta.vnic);
+        let address = if row.v4 == 0 { u64::MAX } else { u64::from(row.v4) };
+        Self { vnic: meta.vnic, row, mac: row.mac << 16 | u64::from(ETHERTYPE), address }
     }
 
     #[inline(always)]
@@ -78,10 +132,8 @@ impl<'a> FrameSource<'a> for Sender<'a> {
     }
 
     #[inline(always)]
-    fn takes(&mut self, head: &[u8; FRONT], _: &Meta) -> bool {
-        (long(head, 26), be64(head, 6) >> 16) == (self.row.v4, self.row.mac)
-            && self.row.v4 != 0
-            && word(head, 16) <= self.row.mtu
+    fn takes(&mut self, words: FrontWords, _: &Meta) -> bool {
+        words.source_mac == self.mac && words.addresses >> 32 == self.address && words.len() <= self.row.mtu
     }
 
     #[inline(always)]
@@ -90,8 +142,8 @@ impl<'a> FrameSource<'a> for Sender<'a> {
     }
 
     #[inline(always)]
-    fn count(&self, cx: &Cx, packets: u64, bytes: u64, roce: bool) {
-        VnicRun { vnic: self.vnic, packets, bytes, rdma: if roce { packets } else { 0 } }.count(cx);
+    fn count(&self, cx: &Cx, packets: u64, bytes: u64, rdma: u64) {
+        VnicRun { vnic: self.vnic, packets, bytes, rdma }.count(cx);
     }
 }
 
@@ -117,15 +169,15 @@ impl<'a> FrameSource<'a> for Network<'a> {
     }
 
     #[inline(always)]
-    fn takes(&mut self, head: &[u8; FRONT], meta: &Meta) -> bool {
-        let mac = be64(head, 6) >> 16;
+    fn takes(&mut self, words: FrontWords, meta: &Meta) -> bool {
+        let mac = words.source_mac >> 16;
         if mac != self.last_mac {
             if source_mac_is_wrong(self.snapshot, self.vpc, mac).is_some() {
                 return false;
             }
             self.last_mac = mac;
         }
-        says_the_same(head[15], meta.outer_ecn as u8)
+        says_the_same(words.tos(), meta.outer_ecn as u8)
     }
 
     #[inline(always)]
@@ -134,21 +186,34 @@ impl<'a> FrameSource<'a> for Network<'a> {
     }
 
     #[inline(always)]
-    fn count(&self, _: &Cx, _: u64, _: u64, _: bool) {}
+    fn count(&self, _: &Cx, _: u64, _: u64, _: u64) {}
 }
 
 #[inline(always)]
 fn from<'a, P: PacketBuf, S: FrameSource<'a>>(cx: &Cx<'a>, burst: &mut Burst<P>, nft: &Nft) -> Read {
     let mut read = Read::default();
-    let rdma = some_from::<P, S, false>(cx, burst, burst.pending, nft, &mut read);
+    let rdma = if begins_with_rdma(cx, burst) {
+        burst.pending
+    } else {
+        some_from::<P, S, false>(cx, burst, burst.pending, nft, &mut read)
+    };
     if rdma != 0 {
         some_from::<P, S, true>(cx, burst, rdma, nft, &mut read);
     }
     read
 }
 
-/// Reads those in `mask` that are not RoCEv2 and returns the bits of those that are, which `ROCE` reads then: two loops,
-/// so that what RoCEv2 takes burdens nothing else.
+/// True when the first packet may be RoCEv2: then most of the burst are.
+#[inline(always)]
+fn begins_with_rdma<P: PacketBuf>(cx: &Cx, burst: &Burst<P>) -> bool {
+    let first = burst.pending().peek().and_then(|i| burst.packets[i].as_ref());
+    first
+        .and_then(head_of)
+        .is_some_and(|head| head[23] == protocol::UDP && word(head, 36) == cx.snapshot.settings.rdma_port)
+}
+
+/// Reads those in `mask`, but without `ROCE` not RoCEv2, and returns the bits of what was left: two loops, so that what RoCEv2
+/// takes burdens nothing else.
 #[inline(always)]
 fn some_from<'a, P: PacketBuf, S: FrameSource<'a>, const ROCE: bool>(
     cx: &Cx<'a>,
@@ -158,12 +223,12 @@ fn some_from<'a, P: PacketBuf, S: FrameSource<'a>, const ROCE: bool>(
     read: &mut Read,
 ) -> u64 {
     let rdma_port = cx.snapshot.settings.rdma_port;
-    let (mut taken, mut rdma) = (0u64, 0);
+    let (mut taken, mut rdma) = (0u64, 0u64);
     let mut left = Bits(mask);
     while let Some(first) = left.peek() {
         // Most bursts come from one place as a whole.
         let mut source = S::of(cx, &burst.metas[first]);
-        let (before, mut bytes) = (taken, 0);
+        let (before, rdma_before, mut bytes) = (taken, rdma, 0);
         while let Some(i) = left.peek()
             && source.has(&burst.metas[i])
         {
@@ -171,30 +236,28 @@ fn some_from<'a, P: PacketBuf, S: FrameSource<'a>, const ROCE: bool>(
             let Some(packet) = burst.packets[i].as_ref() else { continue };
             let Some(head) = head_of(packet) else { continue };
             let meta = &mut burst.metas[i];
-            let look = if ROCE {
-                InnerFacts::read_rdma(head, packet)
-            } else if source.takes(head, meta) {
-                InnerFacts::read(head, packet, rdma_port)
-            } else {
-                FirstLook::Slow
-            };
-            let facts = match look {
-                FirstLook::Fast(facts) => facts,
+            let words = FrontWords::of(head);
+            if !source.takes(words, meta) {
+                continue;
+            }
+            let look = match InnerFacts::read(head, words, packet, rdma_port) {
                 FirstLook::Rdma => {
                     rdma |= 1 << i;
-                    continue;
+                    if ROCE { InnerFacts::read_rdma(head, words, packet) } else { FirstLook::Rdma }
                 }
-                FirstLook::Slow => continue,
+                look => look,
             };
+            let FirstLook::Fast(facts) = look else { continue };
             bytes += packet.len() as u64;
             taken |= 1 << i;
-            if ROCE {
+            if ROCE && facts.class != 0 {
                 read.roce.add(facts.class, 1 << i, cx);
             }
             let (scope, router) = source.scope();
-            facts.leave::<ROCE>(meta, head, scope, router, nft);
+            facts.leave::<ROCE>(meta, head, words, (scope, router), nft);
         }
-        source.count(cx, u64::from((taken ^ before).count_ones()), bytes, ROCE);
+        let (all, of_rdma) = (taken ^ before, taken & (rdma ^ rdma_before));
+        source.count(cx, u64::from(all.count_ones()), bytes, u64::from(of_rdma.count_ones()));
     }
     read.taken |= taken;
     rdma
@@ -241,11 +304,10 @@ struct InnerFacts {
 
 impl InnerFacts {
     #[inline(always)]
-    fn read<P: PacketBuf>(head: &[u8; FRONT], packet: &P, rdma_port: u16) -> FirstLook {
+    fn read<P: PacketBuf>(head: &[u8; FRONT], words: FrontWords, packet: &P, rdma_port: u16) -> FirstLook {
         let left = packet.len() - L3_AT;
-        let end = usize::from(word(head, 16));
-        let ours = word(head, 12) == 0x0800 && head[14] == 0x45 && word(head, 20) & 0x3fff == 0;
-        if !ours || end > left {
+        let end = usize::from(words.len());
+        if !words.is_plain() || end > left {
             return FirstLook::Slow;
         }
         let padded = left > end;
@@ -272,9 +334,9 @@ impl InnerFacts {
 
     /// A second look at what is [`Rdma`](FirstLook::Rdma) at the first.
     #[inline(always)]
-    fn read_rdma<P: PacketBuf>(head: &[u8; FRONT], packet: &P) -> FirstLook {
+    fn read_rdma<P: PacketBuf>(head: &[u8; FRONT], words: FrontWords, packet: &P) -> FirstLook {
         let left = packet.len() - L3_AT;
-        let end = usize::from(word(head, 16));
+        let end = usize::from(words.len());
         if end < FRONT - L3_AT {
             return FirstLook::Slow;
         }
@@ -290,36 +352,37 @@ impl InnerFacts {
         &self,
         meta: &mut Meta,
         head: &[u8; FRONT],
-        scope: Scope,
-        router: u64,
+        words: FrontWords,
+        (scope, router): (Scope, u64),
         nft: &Nft,
     ) {
         let (proto, ports) = (head[23], long(head, 34));
-        let (target, addresses) = (be64(head, 0) >> 16, be64(head, 26));
+        let target = be64(head, 0) >> 16;
         let target = if target == router { None } else { Some(target) };
         let class = if ROCE { self.class } else { 0 };
-        meta.key = FlowKey::v4(addresses, scope, ports, proto, class, target);
+        meta.key = FlowKey::v4(words.addresses, scope, ports, proto, class, target);
         meta.hash = meta.key.hash(nft.seed());
         nft.prefetch(meta.hash);
-        let (sport, dont_fragment) = ((ports >> 16) as u16, word(head, 20) >> 14 & 1);
-        let flags = Flags::L4.0 + Flags::DF.0 * dont_fragment + Flags::PADDED.0 * u16::from(self.padded);
+        let sport = (ports >> 16) as u16;
+        let flags =
+            Flags::L4.0 + Flags::DF.0 * words.dont_fragment() + Flags::PADDED.0 * u16::from(self.padded);
         meta.headers = Headers {
             l3_offset: L3_AT as u8,
             vlan_count: 0,
             l3: L3::Ipv4,
             proto,
             l4_offset: L4_AT as u16,
-            l3_len: word(head, 16),
-            ethertype: 0x0800,
+            l3_len: words.len(),
+            ethertype: ETHERTYPE,
             vlan_tci: [0; 2],
             sport,
             dport: ports as u16,
-            tos: head[15],
+            tos: words.tos(),
             ttl: head[22],
             flags: Flags(flags),
             l4_len: self.l4_len,
             tcp_flags: if proto == protocol::TCP { head[47] } else { 0 },
-            ip_id: u32::from(word(head, 18)),
+            ip_id: u32::from(words.ip_id()),
         };
         meta.entropy_port = sport;
     }

@@ -1,7 +1,8 @@
 //! key: the NFT key of each packet; fragments take the ports of their first one.
 
-use wire::roce::{Bth, RoceClass};
-use wire::{Flags, Headers, L3, PacketBuf, View, protocol};
+use wire::roce::opcode::UD_SEND_ONLY;
+use wire::roce::{Bth, QP_GSI, RoceClass};
+use wire::{Flags, Headers, L3, PacketBuf, Qpn, View, protocol};
 
 use super::Cx;
 use crate::burst::{Burst, NO_INDEX};
@@ -69,8 +70,19 @@ const fn code(class: RoceClass) -> u8 {
 /// The class of a RoCEv2 packet from its UDP payload.
 #[inline(always)]
 pub fn class_code(payload: &[u8]) -> u8 {
+    /// The class of every opcode, but for messages of the connection manager.
+    static CLASSES: [u8; 256] = {
+        let mut classes = [0; 256];
+        let mut opcode = 0;
+        while opcode < classes.len() {
+            classes[opcode] = code(RoceClass::of(opcode as u8, Qpn::truncated(0)));
+            opcode += 1;
+        }
+        classes
+    };
     match Bth::view(payload) {
-        Some((bth, _)) => code(RoceClass::of(bth.opcode, bth.dest_qp())),
+        Some((bth, _)) if bth.opcode == UD_SEND_ONLY && bth.dest_qp() == QP_GSI => CLASS_CM,
+        Some((bth, _)) => CLASSES[usize::from(bth.opcode)],
         None => CLASS_OTHER,
     }
 }
@@ -159,4 +171,24 @@ fn fragment(
     let first = FirstFragment { sport: headers.sport, dport: headers.dport, proto: headers.proto, class };
     fragments.store(&key, first, cx.now.tick);
     Some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::Psn;
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    #[test]
+    fn the_class_of_a_payload_is_that_of_its_opcode_and_queue_pair() {
+        for opcode in 0..=u8::MAX {
+            for qpn in [0, 1, 2, 0xff_ffff].map(Qpn::truncated) {
+                let mut payload = Bth::new(opcode, qpn, Psn::truncated(7)).as_bytes().to_vec();
+                assert_eq!(class_code(&payload), code(RoceClass::of(opcode, qpn)), "{opcode:#x} to {qpn:?}");
+                payload.pop();
+                assert_eq!(class_code(&payload), CLASS_OTHER);
+            }
+        }
+    }
 }

@@ -138,32 +138,35 @@ pub fn encapsulate_v4<P: PacketBuf>(packet: &mut P, header: Header4, patch: Patc
     let inner = packet.len();
     let Some(head) = packet.prepend(V4_LEN) else { return false };
     let Some((outer, _)) = head.split_first_chunk_mut::<V4_LEN>() else { return false };
-    // Bytes 14..34 are IP, 34..42 UDP; what is patched is zero in the template, but for the checksum's base.
-    let total = (inner + 20 + UDP_VXLAN) as u16;
-    let [t0, t1] = total.to_be_bytes();
-    let [l0, l1] = ((inner + UDP_VXLAN) as u16).to_be_bytes();
-    let [s0, s1] = patch.source_port.to_be_bytes();
-    let [b0, b1, b2, b3, b4, b5, b6, b7] = header.word(3).to_ne_bytes();
-    let [c0, c1] = header_checksum(u16::from_be_bytes([b0, b1]), total, patch.tos).to_be_bytes();
+    // Bytes 14..34 are IP, 34..42 UDP; what is patched is zero in the template, but for the checksum's base. The words are read
+    // with the first byte as the least significant one, in which fields of two bytes stand swapped. The sum of the checksum may be
+    // taken either way (RFC 1071 section 2(B)).
+    let word = |n| u64::from_le(header.word(n));
+    let total = ((inner + 20 + UDP_VXLAN) as u16).swap_bytes();
+    let udp_len = ((inner + UDP_VXLAN) as u16).swap_bytes();
+    let checksum_word = word(3);
+    let checksum = header_checksum(checksum_word as u16, total, u16::from(patch.tos) << 8);
+    let [link0, link1] = patch.link.0;
     let (words, rest) = outer.as_chunks_mut::<8>();
     let [w0, w1, w2, w3, w4, w5] = words else { return false };
-    *w0 = patch.link.0[0].to_ne_bytes();
-    *w1 = (header.word(1) | patch.link.0[1] | u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, patch.tos]))
-        .to_ne_bytes();
-    *w2 = (header.word(2) | u64::from_ne_bytes([t0, t1, 0, 0, 0, 0, 0, 0])).to_ne_bytes();
-    *w3 = [c0, c1, b2, b3, b4, b5, b6, b7];
-    *w4 = (header.word(4) | u64::from_ne_bytes([0, 0, s0, s1, 0, 0, l0, l1])).to_ne_bytes();
-    *w5 = header.word(5).to_ne_bytes();
-    rest.copy_from_slice(&header.word(6).to_ne_bytes()[..V4_LEN % 8]);
+    *w0 = link0.to_ne_bytes();
+    *w1 = (word(1) | u64::from_le(link1) | u64::from(patch.tos) << 56).to_le_bytes();
+    *w2 = (word(2) | u64::from(total)).to_le_bytes();
+    *w3 = (checksum_word & !0xffff | u64::from(checksum)).to_le_bytes();
+    *w4 =
+        (word(4) | u64::from(patch.source_port.swap_bytes()) << 16 | u64::from(udp_len) << 48).to_le_bytes();
+    *w5 = word(5).to_le_bytes();
+    rest.copy_from_slice(&word(6).to_le_bytes()[..V4_LEN % 8]);
     header.is_still() || {
         packet.trim_front(V4_LEN);
         false
     }
 }
 
-/// The checksum of a header from the folded sum of its constant fields.
+/// The checksum of a header from the folded sum of its constant fields, its length, and the word that its TOS is part of, all in
+/// the same byte order.
 #[inline(always)]
-fn header_checksum(base: u16, total: u16, tos: u8) -> u16 {
+fn header_checksum(base: u16, total: u16, tos: u16) -> u16 {
     let sum = u32::from(base) + u32::from(total) + u32::from(tos);
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = (sum & 0xffff) + (sum >> 16);
@@ -176,7 +179,7 @@ fn patch_v4(outer: &mut [u8], ip: usize, inner: usize, patch: Patch) {
     outer[ip + 1] = patch.tos;
     outer[ip + 2..ip + 4].copy_from_slice(&(total as u16).to_be_bytes());
     let base = u16::from_be_bytes([outer[ip + 10], outer[ip + 11]]);
-    let checksum = header_checksum(base, total as u16, patch.tos);
+    let checksum = header_checksum(base, total as u16, patch.tos.into());
     outer[ip + 10..ip + 12].copy_from_slice(&checksum.to_be_bytes());
     patch_udp(outer, ip + 20, inner, patch.source_port);
 }

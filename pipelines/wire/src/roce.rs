@@ -81,13 +81,16 @@ impl Bth {
     /// The receiver's queue pair.
     #[inline]
     pub const fn dest_qp(&self) -> Qpn {
-        Qpn::truncated(u24(self.dest_qp))
+        // With the byte before them, four bytes are one load.
+        let [a, b, c] = self.dest_qp;
+        Qpn::truncated(u32::from_be_bytes([self.congestion, a, b, c]))
     }
 
     /// The packet's place in the sequence of its queue pair, modulo 2^24.
     #[inline]
     pub const fn psn(&self) -> Psn {
-        Psn::truncated(u24(self.psn))
+        let [a, b, c] = self.psn;
+        Psn::truncated(u32::from_be_bytes([self.ack, a, b, c]))
     }
 
     /// Transport class of the packet.

@@ -113,8 +113,8 @@ fn repair_silent_ones_stay_whatever_comes_in() {
     };
     for number in 2..500 {
         let key = QpKey::new(Scope::Vpc(vpc), ip("10.0.0.1"), qp(number));
-        let (hash, now) = (world.worker.prefetch(Direction::In, &key), world.now());
-        world.worker.received(&key, hash, &said, now, || Some(vnic));
+        let (probe, now) = (world.worker.probe(Direction::In, key), world.now());
+        world.worker.received(&probe, &said, now, || Some(vnic));
     }
     world.pass(20);
     assert_eq!(world.used("one"), 2);
