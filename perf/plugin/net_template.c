@@ -44,6 +44,8 @@
 #include <rte_vxlan.h>
 
 #define HEAD 128
+/* So much of a frame is written anew each time, whatever its head. */
+#define BLOCK 64
 #define PATCHES 6
 #define MOST_TEMPLATES 4096
 #define TX_QUEUES 16
@@ -176,9 +178,9 @@ frame_make(const struct template *t, uint32_t round, uint32_t flow, struct rte_m
 	uint16_t i;
 
 	/* Whole blocks, which become a few vector moves; buffers are longer than that. */
-	memcpy(data, t->head, 64);
-	if (t->head_length > 64)
-		memcpy(data + 64, t->head + 64, 64);
+	memcpy(data, t->head, BLOCK);
+	if (t->head_length > BLOCK)
+		memcpy(data + BLOCK, t->head + BLOCK, HEAD - BLOCK);
 	for (i = 0; i < t->count; i++) {
 		const struct patch *p = &t->patches[i];
 		uint32_t bits = p->shift < 32 ? flow >> p->shift : round;
@@ -354,7 +356,7 @@ rx_queue_setup(struct rte_eth_dev *dev, uint16_t number, uint16_t descriptors __
 		SAY("frames of %u bytes do not fit buffers of %u\n", device->longest, room);
 		return -EINVAL;
 	}
-	if (device->longest > HEAD)
+	if (device->longest > BLOCK)
 		rte_mempool_obj_iter(pool, buffer_fill, device);
 	device->pool = pool;
 	dev->data->rx_queues[number] = device;

@@ -7,15 +7,16 @@ use std::process::Command;
 use serde_json::Value;
 use tests::{Workdir, binary, process};
 
-/// Both ways at once with TCP and RoCEv2, and tenants on a trunk: all that the devices make.
-const RUNS: [(&str, &str); 2] = [("both", "mixed"), ("trunk64,trunk64-decap", "tcp")];
+/// Both ways at once with TCP and RoCEv2, and tenants on a trunk: all that the devices make; and the bytes of inner frames, of which
+/// the devices write the first 64 each time.
+const RUNS: [(&str, &str, &str); 2] = [("both", "mixed", "96"), ("trunk64,trunk64-decap", "tcp", "64")];
 
 #[test]
 fn compare_makes_frames_and_checks_what_comes_out() {
     process::need_root();
     let dir = Workdir::new("compare");
     let (perf, vswitch) = (binary::release("perf"), binary::release("vswitch"));
-    for (cases, traffic) in RUNS {
+    for (cases, traffic, bytes) in RUNS {
         let record = dir.path().join(format!("{traffic}.json"));
         let output = Command::new("timeout")
             .args([
@@ -27,6 +28,7 @@ fn compare_makes_frames_and_checks_what_comes_out() {
                 &vswitch.display().to_string(),
             ])
             .args(["--peers", "testpmd", "--cases", cases, "--traffic", traffic, "--flows", "5k", "--qos"])
+            .args(["--inner-bytes", bytes])
             .args(["--pairs", "1", "--seconds", "0.2", "--record", &record.display().to_string()])
             .output()
             .unwrap();

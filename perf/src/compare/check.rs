@@ -45,6 +45,15 @@ pub enum Wrong {
         frame: usize,
         length: usize,
     },
+    /// The inner bytes begin as an input frame's do, and go on otherwise.
+    #[error("output frame {frame}: byte {at} of its inner frame is {found:#04x} instead of {expected:#04x}")]
+    Byte {
+        /// Which output frame, from 0.
+        frame: usize,
+        at: usize,
+        found: u8,
+        expected: u8,
+    },
     /// There are too few samples, or too few flows among them.
     #[error("{samples} samples were kept, of {flows} different flows of {wanted}")]
     Samples { samples: usize, flows: usize, wanted: usize },
@@ -128,8 +137,14 @@ pub fn check(job: &Job, way: Case, moves_only: bool, input: Input<'_>, kept: &[K
         let tenant = frames::identity(job, flow).tenant;
         for frame in frames {
             let bytes = &kept[frame].bytes;
-            if inner_frames[frame] != inner {
+            if inner_frames[frame].len() != inner.len() {
                 return Err(Wrong::Inner { frame, length: inner_frames[frame].len() });
+            }
+            let differs =
+                inner_frames[frame].iter().zip(&inner).position(|(found, expected)| found != expected);
+            if let Some(at) = differs {
+                let (found, expected) = (inner_frames[frame][at], inner[at]);
+                return Err(Wrong::Byte { frame, at, found, expected });
             }
             if moves_only {
                 let front = |whole: &[u8]| whole[..front].to_vec();

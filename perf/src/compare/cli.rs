@@ -38,7 +38,7 @@ pub struct CompareOptions {
     #[arg(long)]
     pub(super) before: Option<PathBuf>,
     /// Pairs of samples per row.
-    #[arg(long, default_value_t = 10, value_parser = within::<usize>(1, 1000))]
+    #[arg(long, default_value_t = 20, value_parser = within::<usize>(1, 1000))]
     pub(super) pairs: usize,
     /// Length of a sample in seconds.
     #[arg(long, default_value_t = 1.0, value_parser = within::<f64>(0.1, 60.0))]

@@ -8,7 +8,7 @@ use super::Skipped;
 use super::cases::{Job, Peer};
 use super::peer::StageTime;
 use super::sample::Sample;
-use crate::report::stats::{Spread, median};
+use crate::report::stats::{Spread, median, median_interval};
 use crate::report::table::{Table, column, number};
 
 /// Samples of both switches, taken one right after the other.
@@ -81,6 +81,9 @@ pub struct More {
     pub peer_cycles: f64,
     /// The fewest and the most cycles that a pair added.
     pub added_spread: Option<(f64, f64)>,
+    /// Between which ratios the median is with 95 % confidence, where there are pairs enough.
+    #[serde(default)]
+    pub ratio_interval: Option<(f64, f64)>,
     pub pairs: usize,
     /// What our stages take, where that was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -93,7 +96,8 @@ impl CompareRow {
         let Measured { pairs, stages } = measured;
         let each =
             |value: &dyn Fn(&Pair) -> Option<f64>| -> Vec<f64> { pairs.iter().filter_map(value).collect() };
-        let ratio = Spread::of(&each(&|pair| Some(pair.ours?.mpps() / pair.peer.mpps())));
+        let ratios = each(&|pair| Some(pair.ours?.mpps() / pair.peer.mpps()));
+        let ratio = Spread::of(&ratios);
         let added = Spread::of(&each(&|pair| Some(pair.ours?.cycles(hertz) - pair.peer.cycles(hertz))));
         Some(Self {
             case: job.label(),
@@ -117,11 +121,17 @@ impl CompareRow {
                 ours_cycles: median(&each(&|pair| Some(pair.ours?.cycles(hertz)))),
                 peer_cycles: median(&each(&|pair| Some(pair.peer.cycles(hertz))))?,
                 added_spread: added.map(|added| (added.min, added.max)),
+                ratio_interval: median_interval(&ratios),
                 pairs: pairs.len(),
                 stages,
             },
         })
     }
+}
+
+/// An interval of ratios in words.
+pub fn interval(interval: Option<(f64, f64)>) -> String {
+    interval.map_or_else(|| "-".to_owned(), |(low, high)| format!("{low:.2} to {high:.2}"))
 }
 
 pub const TABLE: Table<CompareRow> = Table(&[
@@ -137,6 +147,7 @@ pub const TABLE: Table<CompareRow> = Table(&[
     column("ratio min/median/max", 23, |row| {
         [row.ratio_min, row.ratio_median, row.ratio_max].map(|ratio| number(ratio, 2)).join(" / ")
     }),
+    column("95 %", 12, |row| interval(row.more.ratio_interval)),
     column("added", 7, |row| number(row.added_cycles, 0)),
     column("pairs", 6, |row| row.more.pairs.to_string()),
 ]);

@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 
 use super::record::{Record, RecordedRow};
+use super::report::interval;
 use crate::report::table::{Table, column, number};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -104,7 +105,7 @@ pub fn page(records: &[Record]) -> String {
     let mut text = String::from(
         "# Results of `perf compare`\n\n\
          Written by `perf report`; every figure is a median over pairs of samples, taken by turns, with the smallest and \
-         the largest in brackets. Cycles are ticks of the time stamp counter per packet, of the CPU time of the one \
+         the largest in brackets; `95 %` is where the median of the ratios is with that confidence, by the sign test. Cycles are ticks of the time stamp counter per packet, of the CPU time of the one \
          forwarding thread, source and sink of the frames included; `testpmd` in io mode between the same devices shows \
          what those cost by themselves. Added cycles are ours less the peer's; ratios are ours to the peer's.\n",
     );
@@ -228,6 +229,7 @@ const ROWS: Table<RecordedRow> = Table(&[
             [row.ratio_median, row.ratio_min, row.ratio_max].map(|ratio| number(ratio, 2));
         format!("{median} ({min} to {max})")
     }),
+    column("95 %", 0, |RecordedRow { more, .. }| interval(more.ratio_interval)),
     column("pairs", 0, |RecordedRow { more, .. }| more.pairs.to_string()),
 ]);
 

@@ -254,7 +254,7 @@ impl Evpn {
         self.announces |= !fresh.stations.is_empty() || self.publisher.is_due(now);
         merge(&mut self.dirty, fresh);
         let looks = self.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK);
-        if !looks && self.dirty.is_empty() && !self.announces {
+        if !looks && self.dirty.is_empty() && !(self.announces && self.may_announce(now)) {
             return Ok(());
         }
         let known = self.revision;
@@ -360,12 +360,17 @@ impl Evpn {
         Ok(true)
     }
 
+    /// True while gobgpd would hear what is announced.
+    fn may_announce(&self, now: Instant) -> bool {
+        self.connected.is_some() && self.announces_after.is_none_or(|time| now >= time)
+    }
+
     /// Tells gobgpd what is to be announced.
     async fn announce(&mut self, now: Instant) -> Result<(), Ended> {
-        let (Some(connected), Some(vtep)) = (&mut self.connected, self.vtep) else { return Ok(()) };
-        if self.announces_after.is_some_and(|time| now < time) {
+        if !self.may_announce(now) {
             return Ok(());
         }
+        let (Some(connected), Some(vtep)) = (&mut self.connected, self.vtep) else { return Ok(()) };
         if !std::mem::take(&mut self.announces) {
             return Ok(());
         }
