@@ -44,7 +44,7 @@
 #include <rte_vxlan.h>
 
 #define HEAD 128
-/* So much of a frame is written anew each time, whatever its head. */
+/* Frames are written anew each time in blocks of this, up to HEAD or their end. */
 #define BLOCK 64
 #define PATCHES 6
 #define MOST_TEMPLATES 4096
@@ -179,7 +179,8 @@ frame_make(const struct template *t, uint32_t round, uint32_t flow, struct rte_m
 
 	/* Whole blocks, which become a few vector moves; buffers are longer than that. */
 	memcpy(data, t->head, BLOCK);
-	if (t->head_length > BLOCK)
+	/* A longer head of another template may have been in the same buffer. */
+	if (t->length > BLOCK)
 		memcpy(data + BLOCK, t->head + BLOCK, HEAD - BLOCK);
 	for (i = 0; i < t->count; i++) {
 		const struct patch *p = &t->patches[i];
@@ -356,7 +357,7 @@ rx_queue_setup(struct rte_eth_dev *dev, uint16_t number, uint16_t descriptors __
 		SAY("frames of %u bytes do not fit buffers of %u\n", device->longest, room);
 		return -EINVAL;
 	}
-	if (device->longest > BLOCK)
+	if (device->longest > HEAD)
 		rte_mempool_obj_iter(pool, buffer_fill, device);
 	device->pool = pool;
 	dev->data->rx_queues[number] = device;

@@ -10,7 +10,7 @@ use crate::lab::{Lab, location, vpc};
 use crate::{Daemon, Workdir};
 use std::net::IpAddr;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Memory of a guest in MiB, when nothing is said.
 pub const MEMORY: u32 = 384;
@@ -88,7 +88,8 @@ impl Vm {
         first(self.vlan.as_ref().map_or(&[], |(_, addresses)| addresses), v6)
     }
 
-    fn vnic(&self, socket: &std::path::Path) -> String {
+    /// Its `[[vnic]]`, with a socket for QEMU.
+    pub fn vnic(&self, socket: &Path) -> String {
         let vips: Vec<String> = self.vips().iter().map(|vip| format!("\"{vip}\"")).collect();
         format!(
             "[[vnic]]\nname = \"{}\"\nvpc = \"{}\"\nmac = \"{}\"\nvips = [{}]\nmtu = {MTU}\nport = {{ kind = \"vhost-user\", path = \"{}\" }}\n{}\n",
@@ -186,7 +187,7 @@ impl Site {
     pub fn start_with(lab: Lab, vpcs: &str, here: &[Vm], there: &[Vm], image: &Image) -> Site {
         let dir = Workdir::new("site");
         let family = lab.family();
-        let socket = |vm: &Vm| dir.path().join(format!("{}.sock", vm.name));
+        let socket = |vm: &Vm| socket(dir.path(), &vm.name);
         let config = |uplink: String, own: &[Vm], others: &[Vm], vtep: &str| {
             let mut text = uplink + vpcs;
             text.extend(own.iter().map(|vm| vm.vnic(&socket(vm))));
@@ -203,22 +204,7 @@ impl Site {
             .insert(0, Daemon::start(&lab.host, &config(lab.uplink(""), here, there, family.remote_vtep())));
         switches.iter_mut().for_each(Daemon::wait_until_resolved);
         let vms: Vec<Vm> = here.iter().chain(there).cloned().collect();
-        let plug = |vm: &Vm| {
-            let plug = dir.path().join(format!("{}.plug", vm.name));
-            symlink(socket(vm), &plug).expect("a link in a folder of ours");
-            plug
-        };
-        let plugs: Vec<PathBuf> = vms.iter().map(plug).collect();
-        let boot = |(vm, plug): (&Vm, &PathBuf)| {
-            let (name, mac, more) = (&vm.name, &vm.mac, &vm.nic);
-            let (cable, memory) = (Cable::VhostUser(plug), vm.memory);
-            Guest::boot(&Hardware { name, mac, cable, memory, image, more })
-        };
-        let guests: Vec<Guest> = vms.iter().zip(&plugs).map(boot).collect();
-        for (vm, guest) in vms.iter().zip(&guests) {
-            guest.wait_ready();
-            set_up(vm, guest);
-        }
+        let guests = boot(&vms, dir.path(), image);
         Site { guests: vms.into_iter().zip(guests).collect(), switches, lab, dir }
     }
 
@@ -242,22 +228,15 @@ impl Site {
             .unwrap_or_else(|| panic!("there is no guest {name}"))
     }
 
-    /// Makes ready to move a guest: its `eth0` goes to the returned socket as soon as the present one closes.
-    ///
-    /// QEMU knows its socket by a link, and follows it anew whenever it connects.
+    /// [`new_plug`] of a guest here.
     #[track_caller]
     pub fn new_plug(&self, name: &str) -> PathBuf {
-        let socket = self.dir.path().join(format!("{name}-moved.sock"));
-        let (plug, fresh) =
-            (self.dir.path().join(format!("{name}.plug")), self.dir.path().join("fresh.plug"));
-        symlink(&socket, &fresh).expect("a link in a folder of ours");
-        std::fs::rename(&fresh, &plug).expect("a link in a folder of ours");
-        socket
+        new_plug(self.dir.path(), name)
     }
 
     /// The socket that a guest's `eth0` was plugged into when it was turned on.
     pub fn socket(&self, name: &str) -> PathBuf {
-        self.dir.path().join(format!("{name}.sock"))
+        socket(self.dir.path(), name)
     }
 
     /// Turns the guests off and stops the switches with every check a scenario owes.
@@ -270,6 +249,40 @@ impl Site {
             switch.stop();
         }
     }
+}
+
+/// The socket in a folder that a guest's `eth0` is plugged into at first.
+pub fn socket(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.sock"))
+}
+
+/// Turns guests on, each at its [`socket`], and waits until they are ready.
+#[track_caller]
+pub fn boot(vms: &[Vm], dir: &Path, image: &Image) -> Vec<Guest> {
+    let boot = |vm: &Vm| {
+        // QEMU follows the link anew whenever it connects.
+        let plug = dir.join(format!("{}.plug", vm.name));
+        symlink(socket(dir, &vm.name), &plug).expect("a link in a folder of ours");
+        let (name, mac, more) = (&vm.name, &vm.mac, &vm.nic);
+        let (cable, memory) = (Cable::VhostUser(&plug), vm.memory);
+        Guest::boot(&Hardware { name, mac, cable, memory, image, more })
+    };
+    let guests: Vec<Guest> = vms.iter().map(boot).collect();
+    for (vm, guest) in vms.iter().zip(&guests) {
+        guest.wait_ready();
+        set_up(vm, guest);
+    }
+    guests
+}
+
+/// Makes ready to move a guest: its `eth0` goes to the returned socket as soon as the present one closes.
+#[track_caller]
+pub fn new_plug(dir: &Path, name: &str) -> PathBuf {
+    let socket = dir.join(format!("{name}-moved.sock"));
+    let (plug, fresh) = (dir.join(format!("{name}.plug")), dir.join("fresh.plug"));
+    symlink(&socket, &fresh).expect("a link in a folder of ours");
+    std::fs::rename(&fresh, &plug).expect("a link in a folder of ours");
+    socket
 }
 
 /// Addresses, MTU and the soft-RoCE device of a guest.

@@ -5,6 +5,7 @@
 use super::{Guest, Job};
 use crate::{Netns, Process, Workdir, process, script, wait_for};
 use serde_json::Value;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -59,6 +60,13 @@ impl Underlay {
         Seen::of(&self.files())
     }
 
+    /// Stops capturing; when packets of RoCEv2 came from an inner address, in seconds of the clock, and by which VTEP.
+    #[track_caller]
+    pub fn stop_timed(mut self, from: IpAddr) -> Vec<(f64, IpAddr)> {
+        self.halt();
+        self.files().into_iter().flat_map(|file| times(file, from)).collect()
+    }
+
     /// As `stop`, with the verdict on every queue pair; `loss` holes are forgiven.
     #[track_caller]
     pub fn stop_judged(mut self, loss: u32) -> (Seen, Verdict) {
@@ -104,6 +112,25 @@ impl Underlay {
             assert!(said.contains("\n0 packets dropped by kernel"), "the capture lost packets:\n{said}");
         }
     }
+}
+
+/// Each packet is two lines of tcpdump: `TIME IP VTEP.PORT > VTEP.4789: VXLAN, ...` and `IP ADDRESS.PORT > ADDRESS.4791: ...`.
+#[track_caller]
+fn times(file: &Path, from: IpAddr) -> Vec<(f64, IpAddr)> {
+    let path = file.display().to_string();
+    let text = process::run(&["tcpdump", "-n", "-tt", "-r", &path]);
+    let mut found = Vec::new();
+    let mut outer = None;
+    let inner = format!("IP {from}.");
+    for line in text.lines() {
+        if let Some((time, rest)) = line.split_once(" IP ").filter(|(time, _)| !time.is_empty()) {
+            let vtep = rest.split(' ').next().and_then(|end| end.rsplit_once('.')?.0.parse().ok());
+            outer = time.parse().ok().zip(vtep);
+        } else if line.trim_start().starts_with(&inner) && line.contains(".4791: ") {
+            found.extend(outer.take());
+        }
+    }
+    found
 }
 
 /// What `peers/gobackn.py` says of captures: whether reliable connections kept the rules on the way.
