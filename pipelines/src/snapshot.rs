@@ -22,7 +22,7 @@
 //! | router MAC of a VPC | `touch_vpc` of it and of those that route to it |
 //! | a VPC comes or goes | `touch_vpc` of it (before it goes) and of those that have a route to it |
 //! | flood list of a VPC, VTEPs that the config lists | [`Snapshot::touch_strangers`] of the VPCs |
-//! | addresses of uplinks | `touch_vpc` of all: gateways do not lead to them |
+//! | addresses of uplinks | `touch_vpc` of all: gateways do not lead to them, and routers elsewhere send to MACs that follow from them |
 //! | what security groups allow becomes less, or a station leaves one | a new [`Security::epoch`], and `touch_vpc` of all |
 //! | it becomes more, or a station joins one | `touch_vpc` of all |
 //! | the NIC's hash of encapsulation | `touch_vpc` of all: entries remember what it makes of the flow |

@@ -16,6 +16,7 @@ use pipelines::flow_key::Scope;
 use pipelines::nft::NONE;
 use pipelines::snapshot::*;
 use pipelines::vlt::Place;
+use pipelines::vtep::router_mac;
 use proptest::prelude::*;
 use testkit::*;
 use wire::build::Path;
@@ -23,6 +24,8 @@ use wire::{HeapBuf, MacAddr, Vni};
 
 /// Stations by number; the last two are where nobody is until a change says so.
 const STATIONS: usize = 7;
+/// An address of the uplink that comes and goes.
+const SECOND_VTEP: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 77);
 
 fn station(n: usize) -> Station {
     let known = [A, B, C, R, S];
@@ -91,6 +94,10 @@ enum Step {
     },
     KeepVlan {
         vpc: u32,
+        on: bool,
+    },
+    /// A second VTEP address, and with it a second MAC address of this host's routers.
+    Vtep {
         on: bool,
     },
     Settings {
@@ -211,6 +218,14 @@ impl Lab {
                 let rows = self.world.snapshot.vnic_rows.iter_mut().filter(|row| row.vpc == vpc);
                 rows.for_each(|row| row.keep_vlan = u8::from(on));
                 self.world.snapshot.touch_vpc(vpc);
+            }
+            Step::Vtep { on } => {
+                let v4 = &mut self.world.uplink().v4;
+                v4.retain(|address| *address != SECOND_VTEP);
+                if on {
+                    v4.push(SECOND_VTEP);
+                }
+                (0..2).for_each(|vpc| self.world.snapshot.touch_vpc(vpc));
             }
             Step::Settings { ecn, mtu } => {
                 use pipelines::ecn::EcnEncap::*;
@@ -339,6 +354,9 @@ impl Lab {
         let mut path: Path = if kind & 1 == 0 { v4(source, target) } else { v6(source, target) };
         match kind >> 1 & 7 {
             0..=2 => {}
+            5 if tunnel => {
+                path.dst_mac = router_mac([host_v4(1), SECOND_VTEP][usize::from(sport % 2)].into())
+            }
             3..=5 => path.dst_mac = router,
             6 => path.dst_mac = MacAddr::BROADCAST,
             _ => path.dst_mac = MacAddr([2, 0, 0, 0, 3, (sport % 4) as u8]),
@@ -448,6 +466,7 @@ fn change() -> impl Strategy<Value = Step> {
         1 => (vpc.clone(), 0xf0..0xf3u8).prop_map(|(vpc, last)| Step::Router { vpc, last }),
         1 => (vpc.clone(), any::<bool>()).prop_map(|(vpc, wide)| Step::Subnet { vpc, wide }),
         1 => (vpc, any::<bool>()).prop_map(|(vpc, on)| Step::KeepVlan { vpc, on }),
+        1 => any::<bool>().prop_map(|on| Step::Vtep { on }),
         1 => (any::<u8>(), prop_oneof![Just(1600u16), Just(700u16)]).prop_map(|(ecn, mtu)| Step::Settings { ecn, mtu }),
         1 => (0..40_000u32).prop_map(|ms| Step::Time { ms }),
     ]
