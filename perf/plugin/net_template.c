@@ -17,8 +17,8 @@
  *
  * There is a power of two of templates, and flow F is made of template F % their number. Each patch writes WIDTH (2
  * or 4) bytes at OFFSET, in network order: BASE + ((F >> SHIFT & MASK) << LEFT), where a SHIFT of 32 means the number of
- * the round instead of the flow's. HEX is the head of the frame; the rest, up to LENGTH, is written into all buffers at the start and not touched for each packet: byte I of a frame is
- * then I & 255. Checksums are the templates' own. The model in Rust, which tests hold against this, is
+ * the round instead of the flow's. HEX is the head of the frame; behind it byte I is I & 255, up to LENGTH. Blocks of 64
+ * bytes, up to 128, are written for each packet; what is behind them is written into all buffers at the start. Checksums are the templates' own. The model in Rust, which tests hold against this, is
  * src/compare/template.rs.
  *
  * A received packet bears what a NIC finds out about it, so that no switch is made to compute in software what hardware

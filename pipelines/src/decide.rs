@@ -70,9 +70,11 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> FlowAction {
     action
 }
 
-/// True for frames to the virtual router of a VPC, and for those that a router on another host sent to this host's part of it.
+/// True for frames to the virtual router of a VPC, and for those that a router on another host sent to the Router's MAC address of
+/// this host ([`vtep::router_mac`]). Link-local addresses are no VTEPs of which other hosts hear.
 fn is_routed(snapshot: &Snapshot, key: &FlowKey) -> bool {
-    let vteps = || snapshot.uplinks.iter().flatten().flat_map(|uplink| uplink.addresses());
+    let addresses = || snapshot.uplinks.iter().flatten().flat_map(|uplink| uplink.addresses());
+    let vteps = || addresses().filter(|address| !is_link_local(*address));
     key.routed() || key.direction() == Direction::In && vtep::is_router_mac(key.dst_mac(), vteps())
 }
 

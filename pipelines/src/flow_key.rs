@@ -227,7 +227,8 @@ impl FlowKey {
         }
     }
 
-    /// True when the packet was sent to the virtual router.
+    /// True when the packet was sent to the MAC address of its VPC's virtual router. Those to the Router's MAC address of this host
+    /// ([`router_mac`](crate::vtep::router_mac)) are routed, too.
     pub const fn routed(&self) -> bool {
         self.words[6] & ROUTED != 0
     }

@@ -199,7 +199,7 @@ impl<P: PacketBuf> Overlay<P> {
             watch.lap(Stage::SlowPath, misses.count_ones());
         }
         if roce != RoceMasks::default() {
-            let tables = RoceTables { rcft: &mut self.rcft, roce: &mut self.roce, nft: &self.nft };
+            let tables = RoceTables { rcft: &mut self.rcft, said: &mut self.roce, nft: &self.nft };
             let direction = if tunnels { Direction::In } else { Direction::Out };
             rcft::run(&cx, burst, tables, direction, roce, sink);
             watch.lap(Stage::Rcft, n);

@@ -30,7 +30,7 @@ use crate::direction::Direction;
 use crate::event::Binding;
 use crate::flow_key::FlowKey;
 use crate::snapshot::{Destination, Location, Route, RouteTarget, Snapshot, Vpc};
-use crate::vlt::{Place, SlotRef};
+use crate::vlt::Place;
 use crate::vtep::{SourceVtep, Vtep};
 
 /// From where the flow of a packet may come, when that is where the packet came from. A vNIC's packets are the guard's
@@ -115,25 +115,53 @@ pub fn may_claim(snapshot: &Snapshot, vpc: &Vpc, binding: Binding, vtep: Vtep) -
         && (!is_link_local(address) || of_mac(snapshot, vpc, mac, vtep).is_some())
 }
 
-/// True when who has the address `source` may report by an ICMP error what became of a packet to `destination`: that station
-/// itself, a router where the VPC routes the destination to, or anybody who is no known station of the VPC, such as the virtual
-/// router and those beyond a gateway. Another station is on nobody's way: what it reports it made up (RFC 5927).
-pub fn may_report(snapshot: &Snapshot, vpc: &Vpc, source: IpAddr, destination: IpAddr) -> bool {
-    if source == destination || vpc.is_gateway(source) {
-        return true;
-    }
-    let Some(reporter) = locate(snapshot, vpc, source) else { return true };
-    let vtep = snapshot.vlt.vtep_of(reporter.slot.slot);
-    let is_there = |slot: SlotRef| vtep != 0 && vtep == snapshot.vlt.vtep_of(slot.slot);
-    let on_the_way = match vpc.route(destination) {
-        Some(Route::Via(_, RouteTarget::Station(mac))) => reporter.mac == *mac,
-        Some(Route::Via(_, RouteTarget::Gateways(gateways))) => {
-            gateways.iter().any(|gateway| is_there(gateway.slot))
+/// From where an ICMP error came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorSender {
+    /// From this vNIC of this host.
+    Vnic(u32),
+    /// Out of the tunnel, from this VTEP, in a frame with this source MAC.
+    Remote(Vtep, MacAddr),
+}
+
+/// True when an ICMP error from an address, `source`, may be what became of a packet to `destination`: it comes from the station
+/// that has the destination, from one that the VPC routes the destination to, or from nobody who is known as a station of the VPC,
+/// such as the virtual router on another host and routers beyond a gateway. What any other station reports it made up (RFC 5927).
+pub fn may_report(
+    snapshot: &Snapshot,
+    vpc: &Vpc,
+    sender: ErrorSender,
+    source: IpAddr,
+    destination: IpAddr,
+) -> bool {
+    let station = locate_in(snapshot, vpc, destination);
+    let by_mac = |mac: MacAddr| Some((vpc.index, snapshot.location(vpc.index, Destination::Mac(mac))?));
+    let (router, gateways) = match vpc.route(destination) {
+        Some(Route::Via(_, RouteTarget::Station(mac))) => (by_mac(*mac), &[][..]),
+        Some(Route::Via(_, RouteTarget::Gateways(gateways))) => (None, &gateways[..]),
+        Some(Route::Via(_, RouteTarget::Peer(_) | RouteTarget::Blackhole) | Route::Subnet(_)) | None => {
+            (None, &[][..])
         }
-        Some(Route::Via(_, RouteTarget::Peer(_) | RouteTarget::Blackhole) | Route::Subnet(_)) | None => false,
     };
-    // A station may have several addresses, and answer from another one.
-    on_the_way || locate(snapshot, vpc, destination).is_some_and(|station| station.mac == reporter.mac)
+    let mut on_the_way = [station, router].into_iter().flatten();
+    match sender {
+        // Whose packet it is, is known whatever address it bears. An address that nobody is known to have is whose it says.
+        ErrorSender::Vnic(vnic) => {
+            let is_it =
+                |location: &Location| snapshot.vlt.read(location.slot.slot).place == Place::Local { vnic };
+            on_the_way.any(|(_, location)| is_it(location)) || station.is_none() && source == destination
+        }
+        ErrorSender::Remote(vtep, mac) => {
+            if source == destination || vpc.is_gateway(source) {
+                return true;
+            }
+            let Some(sender) = locate_in(snapshot, vpc, source).or_else(|| by_mac(mac)) else { return true };
+            // A station may have several addresses, and answer from another one.
+            let is_it = |(of, location): (u32, &Location)| (of, location.mac) == (sender.0, sender.1.mac);
+            on_the_way.any(is_it)
+                || gateways.iter().any(|gateway| snapshot.vlt.vtep_of(gateway.slot.slot) == vtep.number())
+        }
+    }
 }
 
 fn behind(snapshot: &Snapshot, location: &Location, vtep: Vtep) -> Option<SourceVtep> {
@@ -143,11 +171,16 @@ fn behind(snapshot: &Snapshot, location: &Location, vtep: Vtep) -> Option<Source
 
 /// The location of an address, in the VPC or in the one that it is routed to.
 pub(crate) fn locate<'a>(snapshot: &'a Snapshot, vpc: &Vpc, address: IpAddr) -> Option<&'a Location> {
-    let there = || match vpc.route(address)? {
-        Route::Via(_, RouteTarget::Peer(peer)) => snapshot.location(*peer, Destination::Ip(address)),
+    locate_in(snapshot, vpc, address).map(|(_, location)| location)
+}
+
+/// The same, and in which VPC: MAC addresses say who somebody is within one.
+fn locate_in<'a>(snapshot: &'a Snapshot, vpc: &Vpc, address: IpAddr) -> Option<(u32, &'a Location)> {
+    let of = |vpc: u32| Some((vpc, snapshot.location(vpc, Destination::Ip(address))?));
+    of(vpc.index).or_else(|| match vpc.route(address)? {
+        Route::Via(_, RouteTarget::Peer(peer)) => of(*peer),
         _ => None,
-    };
-    snapshot.location(vpc.index, Destination::Ip(address)).or_else(there)
+    })
 }
 
 /// True where sources without a location are accepted.

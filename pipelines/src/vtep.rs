@@ -157,11 +157,15 @@ impl SourceVtep {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vlt::{Place, TEMPLATE_BYTES, Tunnel, Vlt};
 
     #[test]
     fn vtep_router_addresses_are_stations_of_their_own() {
         let vteps = ["10.0.0.1", "10.0.0.2", "172.16.0.1", "fd00::1", "fd00::2", "2001:db8::1"];
         let vteps = vteps.map(|text| text.parse::<IpAddr>().unwrap());
+        // Others know them by announcements of before, so they never become others.
+        assert_eq!(router_mac(vteps[2]).to_string(), "0a:5e:ac:10:00:01");
+        assert_eq!(router_mac(vteps[3]).to_string(), "0e:01:02:7c:20:b5");
         for (at, vtep) in vteps.into_iter().enumerate() {
             let mac = router_mac(vtep);
             assert!(mac.is_station() && mac.0[0] & 2 != 0, "{mac}");
@@ -170,7 +174,6 @@ mod tests {
             assert!(!is_router_mac(mac, vteps.into_iter().filter(|other| *other != vtep)));
         }
     }
-    use crate::vlt::{Place, TEMPLATE_BYTES, Tunnel, Vlt};
 
     #[test]
     fn repair_a_vtep_is_heard_where_it_is_known_and_a_listed_one_everywhere() {

@@ -15,7 +15,7 @@ const RED: u32 = 100;
 const SOON: Duration = Duration::from_secs(20);
 
 #[test]
-#[ignore = "takes minutes: scripts/test --only etcd, or --full"]
+#[ignore = "takes half a minute: scripts/test --only guest, or --full"]
 fn etcd_a_guest_that_moves_goes_on_with_its_queue_pairs() {
     if !guest::can_run() {
         return;

@@ -101,6 +101,7 @@ fn attacked(seconds: u64, seed: u64) {
     let before = daemon.counters();
     let honest = [
         Flows::start(&red.netns, &far.netns, "10.0.0.2", FLOWS),
+        Flows::start(&red.netns, &far.netns, "fd00:1::2", FLOWS),
         Flows::start(&one.netns, &two.netns, "fd00:1::3", FLOWS),
     ];
     let helper = script::path("hostile.py").display().to_string();

@@ -7,8 +7,8 @@ use std::process::Command;
 use serde_json::Value;
 use tests::{Workdir, binary, process};
 
-/// Both ways at once with TCP and RoCEv2, and tenants on a trunk: all that the devices make; and the bytes of inner frames, of which
-/// the devices write the first 64 each time.
+/// Both ways at once with TCP and RoCEv2, and tenants on a trunk: all that the devices make; and the length of inner frames, of which the
+/// devices write one block of 64 bytes or two.
 const RUNS: [(&str, &str, &str); 2] = [("both", "mixed", "96"), ("trunk64,trunk64-decap", "tcp", "64")];
 
 #[test]

@@ -50,8 +50,11 @@ pub enum Wrong {
     Byte {
         /// Which output frame, from 0.
         frame: usize,
+        /// Which byte of the inner frame, from 0.
         at: usize,
+        /// What it is.
         found: u8,
+        /// What it is in the frame that went in.
         expected: u8,
     },
     /// There are too few samples, or too few flows among them.
@@ -336,7 +339,13 @@ mod tests {
                 let mut output = good.clone();
                 output[7].bytes[at] ^= 0x40;
                 let found = sampled(&job, &program, &output);
-                assert!(found.is_err(), "{} {}: byte {at}", job.label(), job.traffic);
+                let place = format!("{} {}: byte {at}", job.label(), job.traffic);
+                assert!(found.is_err(), "{place}");
+                if at >= inner + KEY {
+                    let (found_byte, expected) = (output[7].bytes[at], good[7].bytes[at]);
+                    let wrong = Wrong::Byte { frame: 7, at: at - inner, found: found_byte, expected };
+                    assert_eq!(found, Err(wrong), "{place}");
+                }
             }
         }
     }

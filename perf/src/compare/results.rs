@@ -105,7 +105,7 @@ pub fn page(records: &[Record]) -> String {
     let mut text = String::from(
         "# Results of `perf compare`\n\n\
          Written by `perf report`; every figure is a median over pairs of samples, taken by turns, with the smallest and \
-         the largest in brackets; `95 %` is where the median of the ratios is with that confidence, by the sign test. Cycles are ticks of the time stamp counter per packet, of the CPU time of the one \
+         the largest in brackets; the median ratio lies in the interval of the column `95 %` with 95 % confidence (sign test). Cycles are ticks of the time stamp counter per packet, of the CPU time of the one \
          forwarding thread, source and sink of the frames included; `testpmd` in io mode between the same devices shows \
          what those cost by themselves. Added cycles are ours less the peer's; ratios are ours to the peer's.\n",
     );

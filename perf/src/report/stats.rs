@@ -14,7 +14,8 @@ pub fn median(values: &[f64]) -> Option<f64> {
 }
 
 /// Between which of the values the median of all that could be measured is, with 95 % confidence whatever their distribution (the
-/// interval of the sign test: one value lies below the median with the same chance as above). `None` for fewer than six.
+/// interval of the sign test: one value lies below the median with the same chance as above). `None` for fewer than six; of more than
+/// a thousand, where the chances are too small for a number, a narrower one than it says.
 pub fn median_interval(values: &[f64]) -> Option<(f64, f64)> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -22,7 +23,7 @@ pub fn median_interval(values: &[f64]) -> Option<(f64, f64)> {
     // The chance that exactly `below` of them are below the median, and that so many or fewer are.
     let mut chance = 0.5f64.powi(i32::try_from(n).ok()?);
     let (mut so_many, mut below) = (chance, 0);
-    while so_many <= 0.025 {
+    while so_many <= 0.025 && below < n / 2 {
         below += 1;
         chance *= (n + 1 - below) as f64 / below as f64;
         so_many += chance;

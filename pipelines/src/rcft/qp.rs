@@ -3,13 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::roce::opcode::{Operation, OperationKind};
-use wire::roce::{Aeth, Bth, Reth};
-use wire::roce::{BTH_LEN, Syndrome};
+use wire::roce::{Aeth, BTH_LEN, Bth, Reth, Syndrome};
 use wire::{Headers, Qpn, View};
 use zerocopy::FromZeros;
 
 use crate::flow_key::Scope;
-use crate::stage::key::CLASS_XRC;
 
 /// Who sends to which queue pair: the scope (a vNIC sends, or a VPC's tunnel brings), the receiver's VIP and
 /// the queue pair's number there.
@@ -118,9 +116,10 @@ pub struct RocePacketFacts {
 
 impl RocePacketFacts {
     /// Those of a packet of `len` bytes, which begins with `head`, and the queue pair that it is for; `None` for opcodes that
-    /// mean nothing, and for the queue pairs of management. The class of its flow is that of a BTH, so there is one.
+    /// mean nothing, and for the queue pairs of management. Its class was read from its BTH, so the BTH lies within the packet; `xrc`:
+    /// that is XRC, where another header may stand behind the BTH.
     #[inline(always)]
-    pub(crate) fn read(headers: &Headers, class: u8, head: &[u8], len: usize) -> Option<(Qpn, Self)> {
+    pub(crate) fn read(headers: &Headers, xrc: bool, head: &[u8], len: usize) -> Option<(Qpn, Self)> {
         let at = headers.payload_offset();
         let (bth, _) = Bth::view(head.get(at..)?)?;
         let qpn = bth.dest_qp();
@@ -129,7 +128,7 @@ impl RocePacketFacts {
             return None;
         }
         let detail = if traits.has(OpcodeTraits::ACK | OpcodeTraits::READ) {
-            Self::detail(traits, class, headers.payload(head).get(BTH_LEN..).unwrap_or_default())
+            Self::detail(traits, xrc, headers.payload(head).get(BTH_LEN..).unwrap_or_default())
         } else {
             0
         };
@@ -146,11 +145,11 @@ impl RocePacketFacts {
     }
 
     /// What the extended header behind the BTH says.
-    fn detail(traits: OpcodeTraits, class: u8, rest: &[u8]) -> u32 {
+    fn detail(traits: OpcodeTraits, xrc: bool, rest: &[u8]) -> u32 {
         if traits.has(OpcodeTraits::ACK) {
             return Aeth::view(rest).map_or(0, |(aeth, _)| u32::from(aeth.syndrome));
         }
-        let skip = if class == CLASS_XRC { 4 } else { 0 };
+        let skip = if xrc { 4 } else { 0 };
         Reth::view_at(rest, skip).map_or(0, |reth| reth.len.get())
     }
 }

@@ -44,7 +44,7 @@ impl Uplink {
         }
     }
 
-    /// Its addresses.
+    /// Its addresses, link-local ones included.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.v4.iter().copied().map(IpAddr::V4).chain(self.v6.iter().copied().map(IpAddr::V6))
     }

@@ -24,8 +24,8 @@ const FRONT: usize = 54;
 const L3_AT: usize = 14;
 /// Where layer 4 begins.
 const L4_AT: usize = 34;
-/// That of IPv4.
-const ETHERTYPE: u16 = 0x0800;
+/// EtherType of IPv4.
+const ETHERTYPE_IPV4: u16 = 0x0800;
 
 /// What was read of a burst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl FrontWords {
     /// True for IPv4 without options that is no fragment.
     #[inline(always)]
     fn is_plain(self) -> bool {
-        self.source_mac as u16 == ETHERTYPE && self.ip & 0xff00_0000_0000_3fff == 0x4500_0000_0000_0000
+        self.source_mac as u16 == ETHERTYPE_IPV4 && self.ip & 0xff00_0000_0000_3fff == 0x4500_0000_0000_0000
     }
 
     #[inline(always)]
@@ -123,7 +123,7 @@ impl<'a> FrameSource<'a> for Sender<'a> {
     fn of(cx: &Cx<'a>, meta: &Meta) -> Self {
         let row = cx.snapshot.row(meta.vnic);
         let address = if row.v4 == 0 { u64::MAX } else { u64::from(row.v4) };
-        Self { vnic: meta.vnic, row, mac: row.mac << 16 | u64::from(ETHERTYPE), address }
+        Self { vnic: meta.vnic, row, mac: row.mac << 16 | u64::from(ETHERTYPE_IPV4), address }
     }
 
     #[inline(always)]
@@ -203,7 +203,7 @@ fn from<'a, P: PacketBuf, S: FrameSource<'a>>(cx: &Cx<'a>, burst: &mut Burst<P>,
     read
 }
 
-/// True when the first packet may be RoCEv2: then most of the burst are.
+/// True when the first packet may be RoCEv2: then it is likely that most of the burst are.
 #[inline(always)]
 fn begins_with_rdma<P: PacketBuf>(cx: &Cx, burst: &Burst<P>) -> bool {
     let first = burst.pending().peek().and_then(|i| burst.packets[i].as_ref());
@@ -212,8 +212,8 @@ fn begins_with_rdma<P: PacketBuf>(cx: &Cx, burst: &Burst<P>) -> bool {
         .is_some_and(|head| head[23] == protocol::UDP && word(head, 36) == cx.snapshot.settings.rdma_port)
 }
 
-/// Reads those in `mask`, but without `ROCE` not RoCEv2, and returns the bits of what was left: two loops, so that what RoCEv2
-/// takes burdens nothing else.
+/// Reads the packets in `mask`: without `ROCE` those that are not RoCEv2, with it all. Returns the bits of those to RoCEv2's port.
+/// Two loops, so that what RoCEv2 takes burdens nothing else.
 #[inline(always)]
 fn some_from<'a, P: PacketBuf, S: FrameSource<'a>, const ROCE: bool>(
     cx: &Cx<'a>,
@@ -373,7 +373,7 @@ impl InnerFacts {
             proto,
             l4_offset: L4_AT as u16,
             l3_len: words.len(),
-            ethertype: ETHERTYPE,
+            ethertype: ETHERTYPE_IPV4,
             vlan_tci: [0; 2],
             sport,
             dport: ports as u16,

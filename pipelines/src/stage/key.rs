@@ -87,8 +87,8 @@ pub fn class_code(payload: &[u8]) -> u8 {
     }
 }
 
-/// Builds the keys of the packets whose bits are in `mask`. A frame to the MAC of its VPC's virtual router is routed,
-/// every other one bridged.
+/// Builds the keys of the packets whose bits are in `mask`. A frame to the MAC of its VPC's virtual router is routed; of every other
+/// one the key has the destination MAC, by which `decide` bridges it, or routes what other hosts' routers sent to this one's.
 #[inline]
 pub fn run<P: PacketBuf>(
     cx: &Cx,

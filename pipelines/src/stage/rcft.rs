@@ -5,7 +5,7 @@
 
 use wire::{L3, PacketBuf, Qpn};
 
-use super::key::RoceMasks;
+use super::key::{CLASS_XRC, RoceMasks};
 use super::{Cx, cm};
 use crate::Sink;
 use crate::burst::{Burst, MAX_BURST, Meta};
@@ -41,36 +41,36 @@ const _: () = assert!(size_of::<RocePacket>() == 64);
 pub fn run<P: PacketBuf, S: Sink<P>>(
     cx: &Cx,
     burst: &mut Burst<P>,
-    RoceTables { rcft, roce: read, nft }: RoceTables<'_>,
+    RoceTables { rcft, said, nft }: RoceTables<'_>,
     direction: Direction,
     roce: RoceMasks,
     sink: &mut S,
 ) {
     let looked_at = (roce.reliable | roce.cnp) & burst.pending;
-    let mut known = looked_at;
+    let mut readable = looked_at;
     for i in Bits(looked_at) {
         let meta = &burst.metas[i];
-        let said = burst.packets[i].as_ref().and_then(|packet| {
-            RocePacketFacts::read(&meta.headers, meta.key.class(), packet.head(), packet.len())
+        let read = burst.packets[i].as_ref().and_then(|packet| {
+            RocePacketFacts::read(&meta.headers, meta.key.class() == CLASS_XRC, packet.head(), packet.len())
         });
-        let Some((qpn, facts)) = said else {
-            known &= !(1 << i);
+        let Some((qpn, facts)) = read else {
+            readable &= !(1 << i);
             continue;
         };
         let key = key_of(meta, qpn);
         let hash = rcft.prefetch(direction, &key);
-        read.packets[i] = RocePacket { probe: QpProbe { key, hash, slot: 0 }, facts };
+        said.packets[i] = RocePacket { probe: QpProbe { key, hash, slot: 0 }, facts };
     }
-    let unknown = looked_at & !known & roce.reliable;
+    let unknown = looked_at & !readable & roce.reliable;
     if unknown != 0 {
         cx.counters.roce_unknown.add(u64::from(unknown.count_ones()));
     }
-    for i in Bits(known) {
-        let probe = &mut read.packets[i].probe;
+    for i in Bits(readable) {
+        let probe = &mut said.packets[i].probe;
         probe.slot = rcft.prefetch_line(direction, probe.hash);
     }
-    for i in Bits(known & roce.reliable) {
-        let RocePacket { probe, facts } = &read.packets[i];
+    for i in Bits(readable & roce.reliable) {
+        let RocePacket { probe, facts } = &said.packets[i];
         let meta = &burst.metas[i];
         if !goes_on(cx, meta, nft) {
             continue;
@@ -87,8 +87,8 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
             changed(cx, burst, i, Admission { outcome, key: probe.key }, rcft);
         }
     }
-    for i in Bits(known & roce.cnp) {
-        rcft.notified(direction, &read.packets[i].probe);
+    for i in Bits(readable & roce.cnp) {
+        rcft.notified(direction, &said.packets[i].probe);
     }
     if roce.cm & burst.pending != 0 {
         cm::run(cx, burst, rcft, nft, roce.cm, sink);
@@ -100,7 +100,7 @@ pub struct RoceTables<'a> {
     /// Their queue pairs.
     pub rcft: &'a mut Rcft,
     /// Room for what they say.
-    pub roce: &'a mut RoceBurst,
+    pub said: &'a mut RoceBurst,
     /// Their flows.
     pub nft: &'a Nft,
 }

@@ -23,7 +23,7 @@ use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::flow_key::{FlowKey, FlowPorts, Scope};
 use crate::nft::{Bits, FlowAction, FlowVerdict, Nft, NftEntry};
-use crate::reverse_path;
+use crate::reverse_path::{ErrorSender, may_report};
 use crate::security::{self, Policy, Subject};
 use crate::snapshot::{Destination, Snapshot};
 use crate::vlt::{Hot, Place, SlotRef, VltReading};
@@ -449,9 +449,15 @@ impl End<'_> {
     /// True when the sender of this ICMP error is the peer of the flow that it quotes, or may be a router on the way there.
     fn comes_from_the_way(&self, quoted: &FlowKey) -> bool {
         let ends = self.meta.key.addresses().zip(quoted.addresses());
-        let vpc = self.cx.snapshot.vpc(self.vpc);
-        vpc.zip(ends).is_some_and(|(vpc, (error, quoted))| {
-            reverse_path::may_report(self.cx.snapshot, vpc, error.source, quoted.destination)
-        })
+        let mac = self.meta.headers.ethernet(self.head).map(|header| header.src);
+        let (Some(vpc), Some((error, quoted)), Some(mac)) = (self.cx.snapshot.vpc(self.vpc), ends, mac)
+        else {
+            return false;
+        };
+        let sender = match self.meta.direction() {
+            Direction::Out => ErrorSender::Vnic(self.meta.vnic),
+            Direction::In => ErrorSender::Remote(self.meta.vtep, mac),
+        };
+        may_report(self.cx.snapshot, vpc, sender, error.source, quoted.destination)
     }
 }

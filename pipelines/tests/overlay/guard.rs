@@ -21,7 +21,7 @@ const VIRTUAL: MacAddr = MacAddr([0, 0, 0x5e, 0, 1, 51]);
 const NESTED: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 203);
 
 /// Changes what a vNIC may send, as control does.
-fn change(world: &mut World, index: u32, allowed: &[(&str, u8, MacAddr)], guarded: bool) {
+pub(super) fn change(world: &mut World, index: u32, allowed: &[(&str, u8, MacAddr)], guarded: bool) {
     let at = index as usize;
     let pair =
         |&(text, len, mac): &(&str, u8, MacAddr)| AllowedPair { prefix: Prefix::new(ip(text), len), mac };

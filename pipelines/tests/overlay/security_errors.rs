@@ -10,6 +10,7 @@ use wire::build::control::{IcmpError, icmp_error};
 
 use testkit::*;
 
+use super::guard::change;
 use super::security::{group, passes, secure};
 
 /// A's VPC, A in a group that lets nothing in.
@@ -98,4 +99,56 @@ fn security_an_icmp_error_of_a_router_on_the_way_comes_in() {
         }
         assert!(!passes(&mut world, 2, &error(&question, own(B, there))));
     }
+}
+
+/// Whose packet it is counts, not the address that it bears.
+#[test]
+fn security_an_icmp_error_of_a_vnic_here_does_not_pass_under_another_address() {
+    let cases = [(v4(A, R), ip("10.0.0.77"), "10.0.0.8/29"), (v6(A, R), ip("fd00:1::77"), "fd00:1::8/125")];
+    for (path, strange, around_peer) in cases {
+        let question = path.udp(9, 7, b"mine");
+        let mut world = closed();
+        // B may send from whatever address it likes.
+        change(&mut world, 1, &[], false);
+        let gateway = world.vpc(0).subnet_of(strange).unwrap().gateway.unwrap();
+        assert!(passes(&mut world, 1, &question));
+        let addresses = [strange, gateway, own(R, strange).1, own(B, strange).1];
+        for address in addresses {
+            assert!(!passes(&mut world, 2, &error(&question, (B.mac, address))), "{address}");
+        }
+        // It is on the way once the VPC routes the peer's address to it.
+        world.route(0, &[(around_peer, RouteTarget::Station(B.mac))]);
+        assert!(passes(&mut world, 1, &question));
+        for address in addresses {
+            assert!(passes(&mut world, 2, &error(&question, (B.mac, address))), "{address}");
+        }
+    }
+}
+
+#[test]
+fn security_an_icmp_error_of_a_station_elsewhere_is_known_by_its_mac() {
+    let question = v6(A, R).udp(9, 7, b"mine");
+    let mut world = closed();
+    assert!(passes(&mut world, 1, &question));
+    // A link-local address that does not follow from the MAC is known on its own host alone.
+    let address = ip("fe80::8d3c:1");
+    assert!(!passes(&mut world, UPLINK, &tunnelled(&error(&question, (S.mac, address)))));
+    assert!(passes(&mut world, UPLINK, &tunnelled(&error(&question, (R.mac, address)))), "the peer");
+}
+
+/// A vNIC of a VPC that has a route here, where this VPC has none back.
+#[test]
+fn security_an_icmp_error_from_a_vpc_that_nobody_here_sends_to_stays_out() {
+    let mut world = closed();
+    let other = world.add_vpc(200);
+    let stranger = Station { mac: MacAddr([2, 0, 0, 0, 7, 1]), v4: [10, 9, 0, 1].into(), ..C };
+    let (_, port) = world.add_vnic(other, stranger, None);
+    world.route(other, &[("10.0.0.0/28", RouteTarget::Peer(0))]);
+    let question = v4(A, R).udp(9, 7, b"mine");
+    assert!(passes(&mut world, 1, &question));
+    let mut frame = error(&question, (stranger.mac, stranger.v4.into()));
+    frame[..6].copy_from_slice(&ROUTER.0);
+    let refused = world.worker.counters.drops(DropReason::SECURITY_IN);
+    assert!(!passes(&mut world, port, &frame));
+    assert_eq!(world.worker.counters.drops(DropReason::SECURITY_IN), refused + 1);
 }

@@ -14,7 +14,7 @@ use super::*;
 const CHILD: &str = "VSWITCH_COUNT_LINES";
 const LINE: u64 = 64;
 const BURST: u32 = 32;
-/// Lines of each packet that every burst uses anew, whatever its queue pair: what the packet says to it.
+/// A line of each packet in `RoceBurst`, which the next burst writes over; it belongs to no queue pair.
 const OWN: usize = 1;
 /// Lines that a burst may touch for RCFT whatever its length: headers of its tables, the packets' own second lines.
 const FIXED: usize = 24;
@@ -115,7 +115,7 @@ fn count() -> [usize; 2] {
 }
 
 #[test]
-fn rcft_a_hit_touches_two_lines_more_than_tcp() {
+fn rcft_a_hit_touches_two_lines_of_tables_more_than_tcp() {
     let [tcp, roce] = count();
     println!("{BURST} packets of one flow: TCP {tcp} lines, RC with {BURST} queue pairs {roce} lines");
     assert!(tcp > BURST as usize / 4, "lines were counted: {tcp}");

@@ -362,7 +362,7 @@ impl Evpn {
 
     /// True while gobgpd would hear what is announced.
     fn may_announce(&self, now: Instant) -> bool {
-        self.connected.is_some() && self.announces_after.is_none_or(|time| now >= time)
+        self.connected.is_some() && self.vtep.is_some() && self.announces_after.is_none_or(|time| now >= time)
     }
 
     /// Tells gobgpd what is to be announced.

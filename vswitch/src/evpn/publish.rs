@@ -266,7 +266,7 @@ impl Publisher {
             .chain(local.prefixes.iter().map(|(vni, _)| *vni))
             .collect();
         self.number(&networks);
-        // The same with each route: some keep one a VTEP, that of the route that came last.
+        // All routes carry the same one: some routers (FRR 8.4.4) keep one for each VTEP, that of the last route.
         let router_mac = Some(router_mac(speaker.vtep));
         let mut wanted = BTreeMap::new();
         let mut put = |route: Route| {

@@ -144,7 +144,7 @@ impl World {
     fn send(&mut self, name: &str, peer: &str, number: u32) -> QpOutcome {
         let vnic = self.index(name);
         let key = key_of(vnic, ip(peer), qp(number));
-        let hash = self.worker.prefetch(Direction::Out, &key);
+        let probe = self.worker.probe(Direction::Out, key);
         let said = RocePacketFacts {
             opcode: opcode::RC_SEND_ONLY,
             psn: 1,
@@ -154,7 +154,7 @@ impl World {
             ce: false,
         };
         let now = self.now();
-        self.worker.sent(vnic, &key, hash, &said, now)
+        self.worker.sent(vnic, &probe, &said, now)
     }
 
     fn opens(&mut self, name: &str, peer: &str, numbers: std::ops::Range<u32>) {
