@@ -287,7 +287,10 @@ fn etcd_the_later_of_two_hosts_has_an_address_and_both_say_so() {
             "{told:?}"
         );
     }
-    assert!(site.daemons[2].ctl("cluster check").contains("claimed-twice"));
+    // Who has none of the two learns of it when it has taken in both.
+    wait_for("the third to be told", SOON, || {
+        site.daemons[2].ctl("cluster check").contains("claimed-twice").then_some(())
+    });
     let loser = site.daemons[0].ctl("cluster check");
     assert!(loser.contains(&format!("vNIC {} of this host has lost it", claimed.name)), "{loser}");
     assert!(!site.daemons[1].ctl("cluster check").contains("has lost it"));

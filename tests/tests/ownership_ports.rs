@@ -23,15 +23,17 @@ use vswitch_api::v1::operation::Operation;
 use vswitch_api::v1::*;
 
 const ROUNDS: usize = 30;
-const LIMIT: Duration = Duration::from_secs(30);
-/// Datagrams without a pause.
-const FLOOD: &str = "import socket, sys, os\n\
+/// A port that closes waits for a grace period of the kernel's RCU (`packet_release`), which takes seconds where all cores are busy.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Datagrams, as many as come to be, with a breath now and then that lets the kernel's own threads run.
+const FLOOD: &str = "import socket, sys, os, time\n\
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
     s.bind((sys.argv[3], 0))\n\
     n = 0\n\
     print('ready', flush=True)\n\
     while n % 64 or not os.path.exists(sys.argv[2]):\n\
     \x20   n += 1\n\
+    \x20   if n % 64 == 0: time.sleep(0.0005)\n\
     \x20   try: s.sendto(b'marked' * 20, (sys.argv[1], 4000 + n % 16))\n\
     \x20   except OSError: pass\n";
 
