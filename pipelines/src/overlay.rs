@@ -71,7 +71,7 @@ pub struct Overlay<P> {
     limits: MissLimits,
     connections: WorkerConnections,
     rcft: Rcft,
-    roce: RoceBurst,
+    said: RoceBurst,
     dhtb: Dhtb<Parked<P>>,
     /// Packets that have waited, on their way on.
     released: Burst<P>,
@@ -92,7 +92,7 @@ impl<P: PacketBuf> Overlay<P> {
             limits: MissLimits::new(config.vnics, config.vpcs),
             connections,
             rcft,
-            roce: RoceBurst::default(),
+            said: RoceBurst::default(),
             dhtb,
             released: Burst::default(),
             events,
@@ -177,7 +177,7 @@ impl<P: PacketBuf> Overlay<P> {
         let cx = Cx { snapshot, counters: &self.counters, events: &self.events, now, port };
         cx.counters.received.add(u64::from(burst.pending.count_ones()));
         let row = snapshot.ports.get(usize::from(port)).copied().unwrap_or_default();
-        let tables = ReadTables { fragments: &self.fragments, nft: &self.nft, events: &self.events };
+        let tables = ReadTables { fragments: &self.fragments, nft: &self.nft };
         let tunnels = matches!(row.role, PortRole::Uplink(_));
         let roce = match row.role {
             PortRole::Uplink(index) => from_wire(&cx, burst, index, row, tables, sink, watch),
@@ -199,7 +199,7 @@ impl<P: PacketBuf> Overlay<P> {
             watch.lap(Stage::SlowPath, misses.count_ones());
         }
         if roce != RoceMasks::default() {
-            let tables = RoceTables { rcft: &mut self.rcft, said: &mut self.roce, nft: &self.nft };
+            let tables = RoceTables { rcft: &mut self.rcft, said: &mut self.said, nft: &self.nft };
             let direction = if tunnels { Direction::In } else { Direction::Out };
             rcft::run(&cx, burst, tables, direction, roce, sink);
             watch.lap(Stage::Rcft, n);
@@ -299,7 +299,6 @@ impl<P: PacketBuf> Overlay<P> {
 struct ReadTables<'a> {
     fragments: &'a Fragments,
     nft: &'a Nft,
-    events: &'a Events,
 }
 
 /// From an uplink to the keys of the inner packets. Returns which of them are RoCEv2, as its two neighbours do.
@@ -325,7 +324,7 @@ fn from_wire<P: PacketBuf, S: Sink<P>, W: StageWatch>(
     let others = outer::run(cx, burst, uplink, row.partial_checksums);
     watch.lap(Stage::Outer, n);
     if others != 0 {
-        underlay::run(cx, burst, others, index, uplink, tables.events, sink);
+        underlay::run(cx, burst, others, index, uplink, sink);
         watch.lap(Stage::Underlay, others.count_ones());
     }
     let n = burst.pending.count_ones();
@@ -363,7 +362,7 @@ fn from_vnic<P: PacketBuf, S: Sink<P>, W: StageWatch>(
         return read.roce;
     }
     let neighbours = parse::run(cx, burst, rest, row.partial_checksums);
-    guard::run(cx, burst, rest, tables.events);
+    guard::run(cx, burst, rest);
     mtu::run(cx, burst, rest, limits, sink);
     read.roce.with(rest_of(cx, burst, rest, neighbours, tables, sink, watch))
 }
@@ -379,7 +378,7 @@ fn rest_of<P: PacketBuf, S: Sink<P>, W: StageWatch>(
     sink: &mut S,
     watch: &mut W,
 ) -> RoceMasks {
-    neighbour::run(cx, burst, neighbours, tables.events, sink);
+    neighbour::run(cx, burst, neighbours, sink);
     let roce = key::run(cx, burst, rest, tables.fragments, tables.nft);
     watch.lap(Stage::Parse, rest.count_ones());
     roce

@@ -23,9 +23,9 @@ use vswitch_api::v1::operation::Operation;
 use vswitch_api::v1::*;
 
 const ROUNDS: usize = 30;
-/// A port that closes waits for a grace period of the kernel's RCU (`packet_release`), which takes seconds where all cores are busy.
-const LIMIT: Duration = Duration::from_secs(60);
-/// Datagrams, as many as come to be, with a breath now and then that lets the kernel's own threads run.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Datagrams, with a breath now and then: a port that closes waits for a grace period of the kernel's RCU (`packet_release`), which takes
+/// half a minute where nothing lets the kernel's own threads run.
 const FLOOD: &str = "import socket, sys, os, time\n\
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
     s.bind((sys.argv[3], 0))\n\

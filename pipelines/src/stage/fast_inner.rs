@@ -250,7 +250,7 @@ fn some_from<'a, P: PacketBuf, S: FrameSource<'a>, const ROCE: bool>(
             let FirstLook::Fast(facts) = look else { continue };
             bytes += packet.len() as u64;
             taken |= 1 << i;
-            if ROCE && facts.class != 0 {
+            if ROCE {
                 read.roce.add(facts.class, 1 << i, cx);
             }
             let (scope, router) = source.scope();

@@ -14,14 +14,14 @@ use super::outer::addresses;
 use super::{Cx, service};
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::drops::DropReason;
-use crate::event::{Binding, Events};
+use crate::event::Binding;
 use crate::flow_key::be64;
 use crate::nft::Bits;
 use crate::snapshot::{GUARD_OFF, VnicRow, mac_from};
 
 /// Drops what is not the vNIC's own among the packets whose bits are in `mask`, and counts what it looks at.
 #[inline]
-pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64, events: &Events) {
+pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64) {
     // Bursts come from one vNIC, but for trunk ports: its row is looked up, and its counters added to, once a run.
     let mut run = VnicRun::of(NO_INDEX);
     let mut row = &VnicRow::FREE;
@@ -35,7 +35,7 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64, events: &Even
         }
         run.packets += 1;
         run.bytes += packet.len() as u64;
-        let verdict = check(cx, packet.head(), meta, row, events);
+        let verdict = check(cx, packet.head(), meta, row);
         if let Err(reason) = verdict {
             burst.drop(i, reason, cx.counters);
         }
@@ -72,7 +72,7 @@ impl VnicRun {
 }
 
 #[inline(always)]
-fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow, events: &Events) -> Result<(), DropReason> {
+fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow) -> Result<(), DropReason> {
     let mac = be64(head, 4) & 0xffff_ffff_ffff;
     if mac != row.mac && (row.guard == 0 || mac_from(mac).is_group()) {
         return Err(if row.guard == 0 { DropReason::GUARD_MAC } else { DropReason::GROUP_SOURCE });
@@ -81,7 +81,7 @@ fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow, events: &Events) -> R
         return Err(DropReason::INNER_VLAN);
     }
     if mac != row.mac {
-        return other_mac(cx, head, meta, row, events);
+        return other_mac(cx, head, meta, row);
     }
     let l3 = usize::from(meta.headers.l3_offset);
     match meta.headers.l3 {
@@ -93,7 +93,7 @@ fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow, events: &Events) -> R
             if source == 0 && service::asks_for_address(cx, head, meta) {
                 return Ok(());
             }
-            other_vip(cx, meta, row, Ipv4Addr::from(source as u32).into(), events)
+            other_vip(cx, meta, row, Ipv4Addr::from(source as u32).into())
         }
         L3::Ipv6 => {
             let source = u128::from(be64(head, l3 + 8)) << 64 | u128::from(be64(head, l3 + 16));
@@ -107,9 +107,9 @@ fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow, events: &Events) -> R
             }
             if source == 0 || address.is_unicast_link_local() {
                 let asks = source != 0 && service::asks_for_address(cx, head, meta);
-                return if asks { Ok(()) } else { link_scope(cx, meta, row, address, events) };
+                return if asks { Ok(()) } else { link_scope(cx, meta, row, address) };
             }
-            other_vip(cx, meta, row, address.into(), events)
+            other_vip(cx, meta, row, address.into())
         }
         L3::None if meta.headers.ethertype == ethertype::RARP => {
             if row.guard & GUARD_OFF == 0 {
@@ -144,7 +144,7 @@ fn reverse_arp(head: &[u8], meta: &Meta, mac: MacAddr) -> Result<(), DropReason>
 /// A frame from a MAC that is not the vNIC's own, which has pairs or is not guarded.
 #[cold]
 #[inline(never)]
-fn other_mac(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow, events: &Events) -> Result<(), DropReason> {
+fn other_mac(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow) -> Result<(), DropReason> {
     let mac = mac_from(be64(head, 4) & 0xffff_ffff_ffff);
     let allowed = cx.snapshot.vnic(meta.vnic).is_some_and(|vnic| vnic.allows_mac(mac));
     if row.guard & GUARD_OFF == 0 && !allowed {
@@ -159,14 +159,14 @@ fn other_mac(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow, events: &Events) 
     match addresses(head, &meta.headers).0 {
         IpAddr::V6(source) if allowed && source == mac.link_local() => Ok(()),
         IpAddr::V6(source) if source.is_unspecified() && asks(&meta.headers) => Ok(()),
-        source => pair(cx, meta, row, Binding { address: source, mac }, events),
+        source => pair(cx, meta, row, Binding { address: source, mac }),
     }
 }
 
 /// What is not the vNIC's own is one of its pairs, or it is not guarded.
 #[cold]
 #[inline(never)]
-fn pair(cx: &Cx, meta: &Meta, row: &VnicRow, from: Binding, events: &Events) -> Result<(), DropReason> {
+fn pair(cx: &Cx, meta: &Meta, row: &VnicRow, from: Binding) -> Result<(), DropReason> {
     let Some(vnic) = cx.snapshot.vnic(meta.vnic).filter(|vnic| vnic.may_send(from)) else {
         return Err(DropReason::GUARD_VIP);
     };
@@ -176,7 +176,7 @@ fn pair(cx: &Cx, meta: &Meta, row: &VnicRow, from: Binding, events: &Events) -> 
         && vnic.allows(from)
         && !cx.snapshot.is_held(vpc, from.address)
     {
-        events.float(meta.vnic, from, true);
+        cx.events.float(meta.vnic, from, true);
     }
     Ok(())
 }
@@ -184,18 +184,12 @@ fn pair(cx: &Cx, meta: &Meta, row: &VnicRow, from: Binding, events: &Events) -> 
 /// From a link-local address that nobody of the VPC has, and from none, a vNIC may only ask and join groups: duplicate
 /// address detection (RFC 4862 section 5.4) and what comes before it.
 #[cold]
-fn link_scope(
-    cx: &Cx,
-    meta: &Meta,
-    row: &VnicRow,
-    source: Ipv6Addr,
-    events: &Events,
-) -> Result<(), DropReason> {
+fn link_scope(cx: &Cx, meta: &Meta, row: &VnicRow, source: Ipv6Addr) -> Result<(), DropReason> {
     if cx.snapshot.vnic(meta.vnic).is_some_and(|vnic| vnic.has(source.into())) {
         return Ok(());
     }
     let held = cx.snapshot.vpc(meta.vpc).is_none_or(|vpc| cx.snapshot.is_held(vpc, source.into()));
-    if !held && asks(&meta.headers) { Ok(()) } else { other_vip(cx, meta, row, source.into(), events) }
+    if !held && asks(&meta.headers) { Ok(()) } else { other_vip(cx, meta, row, source.into()) }
 }
 
 /// True for router and neighbour solicitations (RFC 4861), and for reports of a multicast listener (RFC 2710, RFC 3810).
@@ -213,13 +207,13 @@ fn asks(headers: &Headers) -> bool {
 }
 
 #[cold]
-fn other_vip(cx: &Cx, meta: &Meta, row: &VnicRow, source: IpAddr, events: &Events) -> Result<(), DropReason> {
+fn other_vip(cx: &Cx, meta: &Meta, row: &VnicRow, source: IpAddr) -> Result<(), DropReason> {
     let owned =
         row.more_vips != 0 && cx.snapshot.vnic(meta.vnic).is_some_and(|vnic| vnic.vips.contains(&source));
     let from = Binding { address: source, mac: mac_from(row.mac) };
     match (owned, row.guard) {
         (true, _) => Ok(()),
         (false, 0) => Err(DropReason::GUARD_VIP),
-        (false, _) => pair(cx, meta, row, from, events),
+        (false, _) => pair(cx, meta, row, from),
     }
 }

@@ -14,7 +14,7 @@ use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::direction::Direction;
 use crate::drops::DropReason;
-use crate::event::{Binding, Events, may_be_learned};
+use crate::event::{Binding, may_be_learned};
 use crate::flow_key::outer_source_port;
 use crate::nft::Bits;
 use crate::reverse_path::{self, is_link_local};
@@ -37,15 +37,9 @@ pub fn is_neighbour_protocol(headers: &Headers) -> bool {
 
 /// Answers questions; takes in or passes on the rest. `neighbours`: the bits that parsing found.
 #[inline]
-pub fn run<P: PacketBuf, S: Sink<P>>(
-    cx: &Cx,
-    burst: &mut Burst<P>,
-    neighbours: u64,
-    events: &Events,
-    sink: &mut S,
-) {
+pub fn run<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, neighbours: u64, sink: &mut S) {
     for i in Bits(neighbours & burst.pending) {
-        one(cx, burst, i, events, sink);
+        one(cx, burst, i, sink);
     }
 }
 
@@ -58,11 +52,11 @@ enum NeighbourOutcome {
 
 #[cold]
 #[inline(never)]
-fn one<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, events: &Events, sink: &mut S) {
+fn one<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sink: &mut S) {
     let meta = burst.metas[i];
     let Some(packet) = burst.packets[i].as_mut() else { return };
     let message = reply::read(packet.head(), &meta.headers);
-    match outcome(cx, &meta, message, events) {
+    match outcome(cx, &meta, message) {
         NeighbourOutcome::Flood => {}
         NeighbourOutcome::Consume => {
             burst.take(i);
@@ -106,7 +100,7 @@ pub(super) fn send_back<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>,
     service::deliver(cx.snapshot, cx.counters, meta.vnic, packet, sink);
 }
 
-fn outcome(cx: &Cx, meta: &Meta, message: NeighbourMessage, events: &Events) -> NeighbourOutcome {
+fn outcome(cx: &Cx, meta: &Meta, message: NeighbourMessage) -> NeighbourOutcome {
     let Some(vpc) = cx.snapshot.vpc(meta.vpc) else {
         return NeighbourOutcome::Drop(DropReason::PORT_UNBOUND);
     };
@@ -119,7 +113,7 @@ fn outcome(cx: &Cx, meta: &Meta, message: NeighbourMessage, events: &Events) -> 
     if let Some(claim) = claim {
         if meta.direction() == Direction::In {
             if !reverse_path::may_claim(cx.snapshot, vpc, claim, meta.vtep)
-                && !floats_away(cx, meta, vpc, claim, events)
+                && !floats_away(cx, meta, vpc, claim)
             {
                 return NeighbourOutcome::Drop(DropReason::INNER_SOURCE);
             }
@@ -132,14 +126,14 @@ fn outcome(cx: &Cx, meta: &Meta, message: NeighbourMessage, events: &Events) -> 
     match message {
         NeighbourMessage::Solicitation(q) if q.asker == q.target || q.asker.is_unspecified() => {
             // Duplicate address detection and announcements: the answer is silence.
-            wish(cx, meta, vpc, Binding { address: q.target, mac: q.asker_mac }, events);
+            wish(cx, meta, vpc, Binding { address: q.target, mac: q.asker_mac });
             // An address that floats may be in others' caches, with the MAC that it had elsewhere.
-            let floats = float(cx, meta, vpc, q.asker(), events);
+            let floats = float(cx, meta, vpc, q.asker());
             if floats && vpc.flood { NeighbourOutcome::Flood } else { NeighbourOutcome::Consume }
         }
         NeighbourMessage::Solicitation(q) => {
-            wish(cx, meta, vpc, q.asker(), events);
-            float(cx, meta, vpc, q.asker(), events);
+            wish(cx, meta, vpc, q.asker());
+            float(cx, meta, vpc, q.asker());
             match find(cx, vpc, meta, &q) {
                 Some((mac, router)) => NeighbourOutcome::Reply(mac, router),
                 None if vpc.flood => NeighbourOutcome::Flood,
@@ -147,7 +141,7 @@ fn outcome(cx: &Cx, meta: &Meta, message: NeighbourMessage, events: &Events) -> 
             }
         }
         NeighbourMessage::Advertisement(answer) => {
-            float(cx, meta, vpc, answer.binding, events);
+            float(cx, meta, vpc, answer.binding);
             if vpc.flood { NeighbourOutcome::Flood } else { NeighbourOutcome::Consume }
         }
         NeighbourMessage::Unsound => NeighbourOutcome::Drop(DropReason::NEIGHBOUR_UNSOUND),
@@ -188,7 +182,7 @@ fn own(cx: &Cx, meta: &Meta, vpc: &Vpc, claim: Binding, asks: bool) -> Result<()
 
 /// Tells control of a floating address that a vNIC of this host announces, where that is news. True when it is such an
 /// address, or came through the tunnel and may be one.
-fn float(cx: &Cx, meta: &Meta, vpc: &Vpc, claim: Binding, events: &Events) -> bool {
+fn float(cx: &Cx, meta: &Meta, vpc: &Vpc, claim: Binding) -> bool {
     if meta.direction() == Direction::In {
         return !cx.snapshot.is_held(vpc, claim.address)
             || cx.snapshot.floats_at(vpc.index, claim.address).is_some();
@@ -198,31 +192,31 @@ fn float(cx: &Cx, meta: &Meta, vpc: &Vpc, claim: Binding, events: &Events) -> bo
         return false;
     }
     if !cx.snapshot.is_at(vnic, claim) {
-        events.float(meta.vnic, claim, true);
+        cx.events.float(meta.vnic, claim, true);
     }
     true
 }
 
 /// True when a station on another host may have an address that floats and is known to be here: control hears that it moved.
-fn floats_away(cx: &Cx, meta: &Meta, vpc: &Vpc, claim: Binding, events: &Events) -> bool {
+fn floats_away(cx: &Cx, meta: &Meta, vpc: &Vpc, claim: Binding) -> bool {
     let Some(vnic) = cx.snapshot.floats_at(vpc.index, claim.address) else { return false };
     let may = reverse_path::may_be_stranger(cx.snapshot, vpc, meta.vtep);
     if may {
-        events.float(vnic.index, claim, false);
+        cx.events.float(vnic.index, claim, false);
     }
     may
 }
 
 /// Tells control of a link-local address that a vNIC would have as its own, and that nobody has. One that is asked for with
 /// another MAC is that of a station nested in it.
-fn wish(cx: &Cx, meta: &Meta, vpc: &Vpc, Binding { address, mac }: Binding, events: &Events) {
+fn wish(cx: &Cx, meta: &Meta, vpc: &Vpc, Binding { address, mac }: Binding) {
     if let IpAddr::V6(wished) = address
         && may_be_learned(wished)
         && mac.to_u64() == cx.snapshot.row(meta.vnic).mac
         && cx.snapshot.vnic(meta.vnic).is_some_and(|vnic| vnic.learns)
         && !cx.snapshot.is_held(vpc, address)
     {
-        events.wish(meta.vnic, wished);
+        cx.events.wish(meta.vnic, wished);
     }
 }
 

@@ -23,10 +23,9 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     others: u64,
     index: u16,
     uplink: &Uplink,
-    events: &Events,
     sink: &mut S,
 ) {
-    let probing = events.probes.mark();
+    let probing = cx.events.probes.mark();
     for i in Bits(others) {
         let headers = burst.metas[i].headers;
         let Some(packet) = burst.packets[i].as_mut() else { continue };
@@ -70,15 +69,15 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         let replied = vid == uplink.vlan
             && match classify(packet.head(), &headers, uplink) {
                 UnderlayPacket::Solicitation(question) => {
-                    learn(events, index, uplink, question.asker(), question.claim);
+                    learn(cx.events, index, uplink, question.asker(), question.claim);
                     reply::answer(packet, &headers, mac_of(uplink), false)
                 }
                 UnderlayPacket::Overheard(question) => {
-                    learn(events, index, uplink, question.asker(), question.claim);
+                    learn(cx.events, index, uplink, question.asker(), question.claim);
                     false
                 }
                 UnderlayPacket::Advertisement(answer) => {
-                    learn(events, index, uplink, answer.binding, answer.claim);
+                    learn(cx.events, index, uplink, answer.binding, answer.claim);
                     if uplink.punt == NO_PORT {
                         burst.take(i);
                         cx.counters.consumed.add(1);

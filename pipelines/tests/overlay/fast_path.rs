@@ -83,7 +83,7 @@ fn agrees(world: &World, packet: &HeapBuf, from: From) -> bool {
         let neighbours = parse::run(cx, burst, 1, false);
         assert_eq!(neighbours, 0);
         match from {
-            From::Vnic => guard::run(cx, burst, 1, &world.shared.events),
+            From::Vnic => guard::run(cx, burst, 1),
             From::Tunnel(_) => outer::finish(cx, burst, 1),
         }
         (burst.pending, key::run(cx, burst, 1, &fragments, &nft))

@@ -25,12 +25,12 @@ fn path(from: (MacAddr, IpAddr), to: (MacAddr, IpAddr)) -> Path {
     }
 }
 
-fn own(station: Station, like: IpAddr) -> IpAddr {
+pub(super) fn own(station: Station, like: IpAddr) -> IpAddr {
     if like.is_ipv4() { station.v4.into() } else { station.v6.into() }
 }
 
 /// What a station asks of an address, by way of the virtual router.
-fn question(from: Station, address: &str) -> Path {
+pub(super) fn question(from: Station, address: &str) -> Path {
     path((from.mac, own(from, ip(address))), (ROUTER, ip(address)))
 }
 

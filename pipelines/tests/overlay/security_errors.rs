@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use pipelines::drops::DropReason;
 use pipelines::snapshot::RouteTarget;
 use wire::MacAddr;
-use wire::build::Path;
 use wire::build::control::{IcmpError, icmp_error};
 
 use testkit::*;
 
 use super::guard::change;
+use super::routing_stations::{own, question};
 use super::security::{group, passes, secure};
 
 /// A's VPC, A in a group that lets nothing in.
@@ -26,17 +26,9 @@ fn error(about: &[u8], from: (MacAddr, IpAddr)) -> Vec<u8> {
     icmp_error(&headers, about, IcmpError::NoRoute, from).unwrap()
 }
 
-fn own(station: Station, like: IpAddr) -> (MacAddr, IpAddr) {
-    (station.mac, if like.is_ipv4() { station.v4.into() } else { station.v6.into() })
-}
-
-/// A asks an address beyond the virtual router.
-fn beyond(address: IpAddr) -> Vec<u8> {
-    let path = match address {
-        IpAddr::V4(address) => Path::v4((A.mac, A.v4), (ROUTER, address)),
-        IpAddr::V6(address) => Path::v6((A.mac, A.v6), (ROUTER, address)),
-    };
-    path.udp(9, 7, b"mine")
+/// A station by the address of its own that is like another one.
+fn by(station: Station, like: IpAddr) -> (MacAddr, IpAddr) {
+    (station.mac, own(station, like))
 }
 
 #[test]
@@ -44,7 +36,7 @@ fn security_an_icmp_error_is_judged_by_what_it_quotes() {
     let out = v4(A, R);
     let mut world = closed();
     let question = out.udp(9, 7, b"mine");
-    let error = |about: &[u8]| tunnelled(&error(about, own(R, R.v4.into())));
+    let error = |about: &[u8]| tunnelled(&error(about, by(R, R.v4.into())));
     assert!(!passes(&mut world, UPLINK, &error(&question)), "nothing was asked");
     assert!(passes(&mut world, 1, &question));
     assert!(passes(&mut world, UPLINK, &error(&question)));
@@ -60,15 +52,15 @@ fn security_an_icmp_error_of_a_neighbour_who_is_on_no_way_stays_out() {
         let question = path.udp(9, 7, b"mine");
         assert!(passes(&mut world, 1, &question));
         for _ in 0..2 {
-            assert!(passes(&mut world, UPLINK, &tunnelled(&error(&question, own(R, gateway)))), "its peer");
+            assert!(passes(&mut world, UPLINK, &tunnelled(&error(&question, by(R, gateway)))), "its peer");
             assert!(
                 passes(&mut world, UPLINK, &tunnelled(&error(&question, (ROUTER, gateway)))),
                 "the router"
             );
             let refused = world.worker.counters.drops(DropReason::SECURITY_IN);
-            assert!(!passes(&mut world, 2, &error(&question, own(B, gateway))), "a vNIC here");
+            assert!(!passes(&mut world, 2, &error(&question, by(B, gateway))), "a vNIC here");
             assert!(
-                !passes(&mut world, UPLINK, &tunnelled(&error(&question, own(S, gateway)))),
+                !passes(&mut world, UPLINK, &tunnelled(&error(&question, by(S, gateway)))),
                 "a vNIC there"
             );
             assert_eq!(world.worker.counters.drops(DropReason::SECURITY_IN), refused + 2);
@@ -78,26 +70,28 @@ fn security_an_icmp_error_of_a_neighbour_who_is_on_no_way_stays_out() {
 
 #[test]
 fn security_an_icmp_error_of_a_router_on_the_way_comes_in() {
-    for (there, router) in [(ip("8.8.8.8"), ip("9.9.9.9")), (ip("2001:db8::8"), ip("2001:db8::9"))] {
-        let everywhere = if there.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
-        let question = beyond(there);
+    for (everywhere, there, router) in
+        [("0.0.0.0/0", "8.8.8.8", "9.9.9.9"), ("::/0", "2001:db8::8", "2001:db8::9")]
+    {
+        let question = question(A, there).udp(9, 7, b"mine");
+        let (there, router) = (ip(there), ip(router));
         // A vNIC that routes.
         let mut world = closed();
         world.route(0, &[(everywhere, RouteTarget::Station(B.mac))]);
         assert!(passes(&mut world, 1, &question));
-        assert!(passes(&mut world, 2, &error(&question, own(B, there))));
-        assert!(!passes(&mut world, UPLINK, &tunnelled(&error(&question, own(R, there)))));
+        assert!(passes(&mut world, 2, &error(&question, by(B, there))));
+        assert!(!passes(&mut world, UPLINK, &tunnelled(&error(&question, by(R, there)))));
         // A gateway: what is behind its VTEP may be on the way, stations elsewhere are not.
         let mut world = closed();
         let gateways = world.gateways(0, &[2]);
         world.route(0, &[(everywhere, gateways)]);
         assert!(passes(&mut world, 1, &question));
         for from in
-            [own(R, there), (MacAddr([2, 0, 0, 0, 8, 2]), router), (MacAddr([2, 0, 0, 0, 8, 2]), there)]
+            [by(R, there), (MacAddr([2, 0, 0, 0, 8, 2]), router), (MacAddr([2, 0, 0, 0, 8, 2]), there)]
         {
             assert!(passes(&mut world, UPLINK, &tunnelled(&error(&question, from))), "{from:?}");
         }
-        assert!(!passes(&mut world, 2, &error(&question, own(B, there))));
+        assert!(!passes(&mut world, 2, &error(&question, by(B, there))));
     }
 }
 
@@ -112,7 +106,7 @@ fn security_an_icmp_error_of_a_vnic_here_does_not_pass_under_another_address() {
         change(&mut world, 1, &[], false);
         let gateway = world.vpc(0).subnet_of(strange).unwrap().gateway.unwrap();
         assert!(passes(&mut world, 1, &question));
-        let addresses = [strange, gateway, own(R, strange).1, own(B, strange).1];
+        let addresses = [strange, gateway, own(R, strange), own(B, strange)];
         for address in addresses {
             assert!(!passes(&mut world, 2, &error(&question, (B.mac, address))), "{address}");
         }
