@@ -107,7 +107,13 @@ fn clang_flags(includes: &[PathBuf]) -> Vec<String> {
 /// Compiles the shim. What a release has is told to it as `DPDK_SYS_HAS_...`.
 fn compile_shim(includes: &[PathBuf], features: &[&str]) {
     let mut build = cc::Build::new();
-    build.file("csrc/shim.c").file("csrc/bond.c").include("csrc").opt_level(3).flag(MARCH);
+    build
+        .file("csrc/shim.c")
+        .file("csrc/bond.c")
+        .file("csrc/pool.c")
+        .include("csrc")
+        .opt_level(3)
+        .flag(MARCH);
     build.flag("-include").flag("rte_config.h").define("ALLOW_EXPERIMENTAL_API", None);
     for path in includes {
         build.flag(format!("-isystem{}", path.display()));

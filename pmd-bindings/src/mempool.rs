@@ -22,8 +22,11 @@ pub const HEADROOM: u16 = sys::RTE_PKTMBUF_HEADROOM as u16;
 pub const DEFAULT_DATA_ROOM: u16 = HEADROOM + 2048;
 /// The shortest segment that is useful beyond the headroom.
 const MIN_SEGMENT: u16 = 64;
-/// The longest pool name that leaves room for DPDK's own prefixes.
+/// The longest pool name that leaves room for DPDK's own prefixes, and for the name of its bounded twin.
 const MAX_NAME: usize = 24;
+/// Bytes behind a buffer that are nobody's: librte_vhost writes a checksum of two bytes where the guest says, which may begin with the
+/// last byte of a buffer (`vhost_dequeue_offload` of lib/vhost/virtio_net.c).
+const SPARE: u16 = 8;
 
 /// What a mempool is made of.
 #[derive(Clone, Debug)]
@@ -49,6 +52,8 @@ impl Default for MempoolConfig {
 #[derive(Debug)]
 struct PoolInner {
     raw: NonNull<sys::rte_mempool>,
+    /// Has no buffers of its own; takes a bounded number of this pool's.
+    bounded: NonNull<sys::rte_mempool>,
     eal: Eal,
     name: String,
     data_room: u16,
@@ -72,14 +77,26 @@ impl Mempool {
     /// # Errors
     /// [`MempoolError`]: a setting out of range, or not enough memory.
     pub fn new(eal: &Eal, config: &MempoolConfig) -> Result<Self, MempoolError> {
-        let name = checked_name(config)?;
+        let (name, twin) = checked_names(config)?;
         let node = config.numa.and_then(|node| i32::try_from(node).ok()).unwrap_or(ANY_NODE);
-        // SAFETY: the EAL runs (`eal`), `name` is a C string, and the sizes were checked above.
-        let create = || unsafe {
-            sys::rte_pktmbuf_pool_create(name.as_ptr(), config.mbufs, config.cache, 0, config.data_room, node)
+        let spare = SPARE.min(u16::MAX - config.data_room);
+        let create = || {
+            let MempoolConfig { mbufs, cache, data_room, .. } = *config;
+            // SAFETY: the EAL runs (`eal`), `name` is a C string, and the sizes were checked above.
+            let raw =
+                unsafe { sys::dpdk_sys_pool_create(name.as_ptr(), mbufs, cache, data_room, spare, node) };
+            let raw = NonNull::new(raw)?;
+            // SAFETY: as above; the pool outlives its twin.
+            let bounded = unsafe { sys::dpdk_sys_bounded_pool_create(twin.as_ptr(), raw.as_ptr()) };
+            let bounded = NonNull::new(bounded);
+            if bounded.is_none() {
+                // SAFETY: a pool that nobody else knows.
+                unsafe { sys::rte_mempool_free(raw.as_ptr()) };
+            }
+            Some((raw, bounded?))
         };
-        let (raw, words) = log::captured(create);
-        let Some(raw) = NonNull::new(raw) else {
+        let (pools, words) = log::captured(create);
+        let Some((raw, bounded)) = pools else {
             let bytes = u64::from(config.mbufs) * (u64::from(config.data_room) + 192);
             return Err(MempoolError::Create {
                 name: config.name.clone(),
@@ -90,7 +107,7 @@ impl Mempool {
             });
         };
         let (name, data_room) = (config.name.clone(), config.data_room);
-        Ok(Self { inner: Arc::new(PoolInner { raw, eal: eal.clone(), name, data_room }) })
+        Ok(Self { inner: Arc::new(PoolInner { raw, bounded, eal: eal.clone(), name, data_room }) })
     }
 
     /// The pool's name.
@@ -163,6 +180,11 @@ impl Mempool {
     pub(crate) fn raw(&self) -> *mut sys::rte_mempool {
         self.inner.raw.as_ptr()
     }
+
+    /// For `dpdk_sys_vhost_dequeue`: what is taken by it is of this pool, and goes back there.
+    pub(crate) fn bounded(&self) -> *mut sys::rte_mempool {
+        self.inner.bounded.as_ptr()
+    }
 }
 
 impl PoolInner {
@@ -182,13 +204,16 @@ impl Drop for PoolInner {
             std::mem::forget(self.eal.clone());
             return;
         }
-        // SAFETY: no handle is left, no buffer is outside, and every port that received into it is closed (a
-        // port holds a handle until then).
-        unsafe { sys::rte_mempool_free(self.raw.as_ptr()) };
+        for pool in [self.bounded, self.raw] {
+            // SAFETY: no handle is left, no buffer is outside, and every port that received into it is closed (a
+            // port holds a handle until then).
+            unsafe { sys::rte_mempool_free(pool.as_ptr()) };
+        }
     }
 }
 
-fn checked_name(config: &MempoolConfig) -> Result<CString, MempoolError> {
+/// The name of a pool, and that of its bounded twin.
+fn checked_names(config: &MempoolConfig) -> Result<(CString, CString), MempoolError> {
     let name = &config.name;
     if !(1..=MAX_NAME).contains(&name.len()) || !name.chars().all(|c| c.is_ascii_graphic()) {
         return Err(MempoolError::Name(cut(name)));
@@ -210,7 +235,8 @@ fn checked_name(config: &MempoolConfig) -> Result<CString, MempoolError> {
     if config.data_room < min {
         return Err(MempoolError::DataRoom { name: name.clone(), data_room: config.data_room, min });
     }
-    CString::new(name.as_str()).map_err(|_| MempoolError::Name(cut(name)))
+    let text = |name: String| CString::new(name.as_str()).map_err(|_| MempoolError::Name(cut(&name)));
+    Ok((text(name.clone())?, text(format!("{name}~"))?))
 }
 
 #[cfg(test)]
@@ -220,16 +246,16 @@ mod tests {
     #[test]
     fn settings_are_checked_before_dpdk_sees_them() {
         let good = MempoolConfig::default();
-        assert!(checked_name(&good).is_ok());
+        assert!(checked_names(&good).is_ok());
         for name in ["", "a b", "x\0", &"x".repeat(25)] {
             let config = MempoolConfig { name: name.into(), ..good.clone() };
-            assert!(matches!(checked_name(&config), Err(MempoolError::Name(_))), "{name:?}");
+            assert!(matches!(checked_names(&config), Err(MempoolError::Name(_))), "{name:?}");
         }
         let config = MempoolConfig { mbufs: 0, ..good.clone() };
-        assert!(matches!(checked_name(&config), Err(MempoolError::Empty(_))));
+        assert!(matches!(checked_names(&config), Err(MempoolError::Empty(_))));
         let config = MempoolConfig { mbufs: 100, cache: 67, ..good.clone() };
-        assert!(matches!(checked_name(&config), Err(MempoolError::Cache { max: 66, .. })));
+        assert!(matches!(checked_names(&config), Err(MempoolError::Cache { max: 66, .. })));
         let config = MempoolConfig { data_room: 130, ..good };
-        assert!(matches!(checked_name(&config), Err(MempoolError::DataRoom { min: 192, .. })));
+        assert!(matches!(checked_names(&config), Err(MempoolError::DataRoom { min: 192, .. })));
     }
 }

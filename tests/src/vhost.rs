@@ -58,6 +58,13 @@ const BUFFERS: u64 = 0x1_0000;
 pub const MEMORY: u64 = BUFFERS + 4 * SLOTS as u64 * BUFFER;
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Bytes that a vast peer shares.
+pub const VAST: u64 = 256 << 20;
+/// Descriptors of its first ring, the most that the switch takes.
+pub const LARGE: u16 = 1024;
+/// Where that ring is: descriptors, available ring, used ring.
+pub const FAR: [u64; 3] = [0x100_0000, 0x110_0000, 0x120_0000];
+
 /// Where the parts of a ring are: descriptors, available ring, used ring.
 fn parts(ring: u32) -> [u64; 3] {
     let base = u64::from(ring) * 0x3000;
@@ -120,6 +127,27 @@ impl FrontEnd {
         for ring in 0..2 {
             peer.set_up(ring)?;
         }
+        for ring in 0..2 {
+            peer.numbers(message::SET_VRING_ENABLE, [ring, 1])?;
+        }
+        Ok(peer)
+    }
+
+    /// A peer of one queue pair with a lot of memory, of which nothing is there until it is written, whose first ring has
+    /// [`LARGE`] descriptors and no buffers yet: they are at [`FAR`].
+    ///
+    /// # Errors
+    /// As of [`ready`](Self::ready).
+    pub fn vast(path: &Path, features: u64) -> io::Result<FrontEnd> {
+        let mut peer = FrontEnd::connect(path)?;
+        peer.memory.set_len(VAST)?;
+        peer.agree(features)?;
+        peer.share(VAST)?;
+        peer.size(0, u32::from(LARGE))?;
+        peer.numbers(message::SET_VRING_BASE, [0, 0])?;
+        peer.place(0, FAR)?;
+        peer.tell_files(0)?;
+        peer.set_up(1)?;
         for ring in 0..2 {
             peer.numbers(message::SET_VRING_ENABLE, [ring, 1])?;
         }
@@ -219,17 +247,30 @@ impl FrontEnd {
     /// # Errors
     /// As of [`tell`](Self::tell).
     pub fn set_up(&mut self, ring: u32) -> io::Result<()> {
-        self.numbers(message::SET_VRING_NUM, [ring, u32::from(SLOTS)])?;
+        self.size(ring, u32::from(SLOTS))?;
         self.numbers(message::SET_VRING_BASE, [ring, 0])?;
         self.place(ring, parts(ring))?;
+        self.tell_files(ring)?;
+        if ring.is_multiple_of(2) {
+            (0..SLOTS).try_for_each(|slot| self.give(ring, slot))?;
+        }
+        Ok(())
+    }
+
+    /// Tells how many descriptors a ring has.
+    ///
+    /// # Errors
+    /// As of [`tell`](Self::tell).
+    pub fn size(&self, ring: u32, descriptors: u32) -> io::Result<()> {
+        self.numbers(message::SET_VRING_NUM, [ring, descriptors])
+    }
+
+    fn tell_files(&mut self, ring: u32) -> io::Result<()> {
         let (call, kick) = (EventFd::new()?, EventFd::new()?);
         for (number, file) in [(message::SET_VRING_CALL, &call), (message::SET_VRING_KICK, &kick)] {
             self.tell(number, &u64::from(ring).to_ne_bytes(), &[file.as_fd()])?;
         }
         self.calls.push(call);
-        if ring.is_multiple_of(2) {
-            (0..SLOTS).try_for_each(|slot| self.give(ring, slot))?;
-        }
         Ok(())
     }
 
@@ -362,6 +403,12 @@ pub fn datagram(from: Station, to: Station, number: u32) -> Vec<u8> {
 }
 
 /// The Internet checksum (RFC 1071).
+/// Who has the address of a station? (RFC 826)
+pub fn arp_request(from: Station, of: Station) -> Vec<u8> {
+    const REQUEST: [u8; 10] = [0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1];
+    [&[0xff; 6][..], &from.mac(), &REQUEST, &from.mac(), &from.address(), &[0; 6], &of.address()].concat()
+}
+
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
     let sum = words.sum::<u32>();

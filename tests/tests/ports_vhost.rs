@@ -3,11 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use tests::lab::vpc;
 use tests::vhost::honest::{Honest, heard, receive_some};
-use tests::vhost::{FrontEnd, MEMORY, OFFLOADS, PLAIN, SLOTS, Station, datagram, message, number_of};
+use tests::vhost::{
+    FAR, FrontEnd, LARGE, MEMORY, OFFLOADS, PLAIN, SLOTS, Station, arp_request, datagram, message, number_of,
+};
 use tests::{Daemon, Family, Lab, Workdir, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -130,6 +133,23 @@ impl Siege {
         })
     }
 
+    /// A peer of the third vNIC with a lot of memory.
+    fn vast(&self, features: u64) -> FrontEnd {
+        wait_for("the port of the third vNIC", PATIENCE, || {
+            FrontEnd::vast(&ENEMY.socket(self.dir.path()), features).ok()
+        })
+    }
+
+    /// Whether an event says this more often than so many times.
+    fn events(&self, words: &str, before: usize) -> Option<()> {
+        (self.daemon.ctl("show events").matches(words).count() > before).then_some(())
+    }
+
+    /// The port of the third vNIC is taken down for this reason, once more than before.
+    fn is_caught(&self, words: &str, before: usize) {
+        wait_for("the port to go down", PATIENCE, || self.events(words, before));
+    }
+
     /// The third vNIC serves a peer that behaves, again; and the honest ones never lost anything.
     fn stop(mut self) {
         let mut peer = self.enemy(PLAIN);
@@ -220,10 +240,7 @@ fn hostile_vhost_memory_that_is_taken_back_takes_its_own_port_down() {
             }
         }
         if round < 2 {
-            wait_for("the port to go down", PATIENCE, || {
-                let events = siege.daemon.ctl("show events");
-                (events.matches("taken back memory").count() > round).then_some(())
-            });
+            siege.is_caught("taken back memory", round);
         }
         drop(peer);
     }
@@ -302,6 +319,68 @@ fn hostile_vhost_rings_that_run_wild_harm_nobody_else() {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+    siege.stop();
+}
+
+/// A guest describes a frame of 200 MB, for which all buffers of the switch would not do.
+#[test]
+fn hostile_vhost_frames_without_end_take_no_buffers_of_others() {
+    const LENGTH: u32 = 200 << 20;
+    let siege = Siege::start();
+    for (round, features) in [PLAIN, OFFLOADS].into_iter().enumerate() {
+        let mut peer = siege.vast(features);
+        for slot in 0..SLOTS {
+            peer.describe(1, slot, 0, LENGTH, 0, 0).unwrap();
+            peer.offer(1, slot).unwrap();
+        }
+        siege.is_caught("sends frames that are longer than any IP packet", round);
+    }
+    siege.stop();
+}
+
+/// A guest has a thousand buffers for received frames, each a chain of a thousand descriptors without length: a million steps for
+/// each packet.
+#[test]
+fn hostile_vhost_chains_of_nothing_hold_no_worker_up() {
+    const NEXT: u16 = 1;
+    const INDIRECT: u16 = 4;
+    const TABLE: u64 = 0x200_0000;
+    let siege = Siege::start();
+    let descriptor = |address: u64, length: u32, flags: u16, next: u16| {
+        [&address.to_ne_bytes()[..], &length.to_ne_bytes(), &flags.to_ne_bytes(), &next.to_ne_bytes()]
+            .concat()
+    };
+    let empty: Vec<u8> = (1..LARGE).flat_map(|next| descriptor(0, 0, NEXT, next)).collect();
+    let bytes = empty.len() as u32;
+    for (round, features) in [OFFLOADS, OFFLOADS | 1 << 28].into_iter().enumerate() {
+        let mut peer = siege.vast(features);
+        let (descriptors, heads): (Vec<u8>, Vec<u16>) = match round {
+            // One chain of the ring itself, which is every buffer.
+            0 => ([&empty[..], &descriptor(0, 0, 0, 0)].concat(), vec![0; LARGE.into()]),
+            // A table of its own for each, which is the same one.
+            _ => (
+                (0..LARGE).flat_map(|_| descriptor(TABLE, bytes, INDIRECT, 0)).collect(),
+                (0..LARGE).collect(),
+            ),
+        };
+        peer.memory
+            .write_all_at(&[&empty[..bytes as usize - 16], &descriptor(0, 0, 0, 0)].concat(), TABLE)
+            .unwrap();
+        peer.memory.write_all_at(&descriptors, FAR[0]).unwrap();
+        let heads: Vec<u8> = heads.iter().flat_map(|head| head.to_ne_bytes()).collect();
+        peer.memory.write_all_at(&heads, FAR[1] + 4).unwrap();
+        peer.memory.write_all_at(&(LARGE - 1).to_ne_bytes(), FAR[1] + 2).unwrap();
+        // What it is sent are answers, to questions for an address.
+        let question = arp_request(ENEMY, Station(1));
+        wait_for("a port that is taken down", PATIENCE, || {
+            let _ = peer.send(&question);
+            siege.events("chains of descriptors without length", round)
+        });
+    }
+    // A ring for more of them is not taken.
+    let peer = siege.connect();
+    peer.agree(PLAIN).unwrap();
+    assert!(peer.size(0, 2 * u32::from(LARGE)).is_err() && peer.is_hung_up());
     siege.stop();
 }
 

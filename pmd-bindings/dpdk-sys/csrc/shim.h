@@ -1,6 +1,6 @@
 /*
  * Functions for what bindgen cannot reach: static inlines, thread-local variables and bit fields.
- * One call each, no logic.
+ * One call each, no logic, but for pools (pool.c).
  */
 #ifndef DPDK_SYS_SHIM_H
 #define DPDK_SYS_SHIM_H
@@ -28,6 +28,20 @@ struct rte_mbuf *dpdk_sys_ring_take(struct rte_ring *ring);
 unsigned int dpdk_sys_ring_count(const struct rte_ring *ring);
 /* Free objects in the caches of lcores, which their owners may change meanwhile. */
 unsigned int dpdk_sys_mempool_cached(const struct rte_mempool *pool);
+/*
+ * A pool of packet buffers with `room` bytes each, behind which `spare` bytes are nobody's: what writes a little beyond a
+ * buffer harms nothing there.
+ */
+struct rte_mempool *dpdk_sys_pool_create(const char *name, uint32_t count, uint32_t cache, uint16_t room, uint16_t spare,
+	int socket);
+/* A pool without buffers of its own, by which a thread takes as many from another one as it is allowed to; they go back there. */
+struct rte_mempool *dpdk_sys_bounded_pool_create(const char *name, struct rte_mempool *pool);
+/*
+ * rte_vhost_dequeue_burst with a bounded pool, of which it may take `most` buffers; `ran_out` tells whether it asked for
+ * more. What it received then is whole, and a frame is lost.
+ */
+uint16_t dpdk_sys_vhost_dequeue(int vid, uint16_t ring, struct rte_mempool *bounded, uint32_t most, struct rte_mbuf **mbufs,
+	uint16_t count, uint8_t *ran_out);
 /* The number of the register that modify_field writes; where it is depends on the release. */
 void dpdk_sys_modify_set_register(struct rte_flow_action_modify_field *modify, uint8_t index);
 uint8_t dpdk_sys_modify_register(const struct rte_flow_action_modify_field *modify);

@@ -10,7 +10,7 @@ use dpdk_sys as sys;
 
 use super::guard::{self, Shared};
 use super::notify::CallFile;
-use super::{Device, MOST_PEERS, Peer, WAITED_FOR, devices, wait_for_one_more};
+use super::{Device, MAX_RING, MOST_PEERS, Peer, WAITED_FOR, devices, wait_for_one_more};
 
 /// The library keeps a pointer to it.
 pub(super) static OPS: Ops = Ops(sys::rte_vhost_device_ops {
@@ -49,10 +49,24 @@ static MESSAGES: sys::rte_vhost_user_extern_ops =
 const RESET_OWNER: u32 = 4;
 const SET_MEM_TABLE: u32 = 5;
 const SET_LOG_BASE: u32 = 6;
+/// The one that says how large a ring is: behind its head of three words the number of the ring and its size.
+const SET_VRING_NUM: u32 = 8;
 
-/// The library reads a message.
-unsafe extern "C" fn coming(_vid: i32, _message: *mut c_void) -> i32 {
+/// The library has read a message. One that asks for a larger ring than any guest has ends the connection: what a look into a ring
+/// may cost grows with the square of its size.
+unsafe extern "C" fn coming(vid: i32, message: *mut c_void) -> i32 {
     guard::on_library_thread();
+    // SAFETY: a message begins with its number, and has room for any kind of it.
+    let [number, _, _, _, size] = unsafe { message.cast::<[u32; 5]>().read_unaligned() };
+    if number == SET_VRING_NUM && size > MAX_RING {
+        tracing::warn!(
+            vid,
+            size,
+            "a vhost-user peer asks for a ring of more than {MAX_RING} descriptors, which the switch does not take; its connection \
+             ends: give it smaller rings (rx_queue_size and tx_queue_size of QEMU, queue_size of virtio-user)"
+        );
+        return sys::RTE_VHOST_MSG_RESULT_ERR;
+    }
     sys::RTE_VHOST_MSG_RESULT_NOT_HANDLED
 }
 

@@ -4,13 +4,15 @@
 //! memory and virtqueues by the vhost-user protocol. The library speaks the protocol on threads of its own and tells of a peer
 //! by callbacks (`callbacks.rs`), which keep a `Device` up to date; polling threads read from it which peer there is
 //! (`queue.rs`), and hold nothing back from the library: a peer that goes is gone when they have left (`quiesce.rs`). One that
-//! takes back memory under the switch (`guard.rs`), or holds up who notifies it (`notify.rs`), harms its own port only.
+//! takes back memory under the switch (`guard.rs`), or holds up who notifies it (`notify.rs`), or fills its rings with what takes
+//! long and is nothing (`look.rs`), harms its own port only.
 //!
 //! Virtqueues come in pairs: the even ones are received on by the guest, which is what we send into, the odd ones we receive
 //! from (VIRTIO 1.2 section 5.1.2). A guest enables as many pairs as it likes.
 
 mod callbacks;
 mod guard;
+mod look;
 mod notify;
 mod queue;
 mod quiesce;
@@ -18,7 +20,7 @@ mod wake;
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dpdk_sys as sys;
@@ -58,6 +60,9 @@ fn wait_for_one_more() -> bool {
 
 /// Pairs of virtqueues that the library knows (`VHOST_MAX_QUEUE_PAIRS`).
 pub const MAX_PAIRS: usize = 128;
+
+/// Descriptors of a virtqueue at most: QEMU's own bound (`VIRTQUEUE_MAX_SIZE`).
+pub const MAX_RING: u32 = 1024;
 
 /// Bits of negotiated features (VIRTIO 1.2 sections 5.1.3 and 6).
 mod feature {
@@ -99,7 +104,30 @@ pub(crate) struct Device {
     /// Of the receive queues, and of the transmit queues.
     gates: Vec<[Gate; 2]>,
     counters: Vec<Counters>,
+    /// What a polling thread caught the peer at: an [`Offence`], or 0.
+    offence: AtomicU8,
     peers: Mutex<Peers>,
+}
+
+/// What no guest does whose driver is sound, and costs the switch too much to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Offence {
+    /// Frames that take more buffers than any frame has.
+    EndlessFrames = 1,
+    /// Buffers for received frames that are long chains of nothing.
+    EmptyChains = 2,
+}
+
+impl Offence {
+    fn words(offence: u8) -> Option<&'static str> {
+        if offence == Self::EndlessFrames as u8 {
+            Some("its peer sends frames that are longer than any IP packet")
+        } else if offence == Self::EmptyChains as u8 {
+            Some("its peer offers buffers that are chains of descriptors without length")
+        } else {
+            None
+        }
+    }
 }
 
 /// Connections to the socket.
@@ -155,6 +183,7 @@ impl Device {
             generation: AtomicU32::new(0),
             gates: (0..queues).map(|_| Default::default()).collect(),
             counters: (0..queues).map(|_| Counters::default()).collect(),
+            offence: AtomicU8::new(0),
             peers: Mutex::default(),
         }
     }
@@ -184,14 +213,30 @@ impl Device {
         if peers.known.iter().any(|peer| peer.is_hostile) {
             return Some("its peer gave a file to be notified by that holds up whoever writes to it");
         }
+        if let Some(words) = Offence::words(self.offence.load(Ordering::Relaxed)) {
+            return Some(words);
+        }
         let broken = peers.known.iter().any(|peer| peer.shared.is_broken());
         broken.then_some("its peer has taken back memory that it shared with the switch")
+    }
+
+    /// Called by a polling thread that caught the peer: its rings are used no more, and [`Self::fault`] tells.
+    #[cold]
+    fn caught(&self, offence: Offence) {
+        self.offence.store(offence as u8, Ordering::Relaxed);
+        for ring in &self.rings {
+            ring.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Whether the guest takes super-frames and unfinished checksums.
     pub(crate) fn takes_super_frames(&self) -> bool {
         let features = self.features.load(Ordering::Relaxed);
         self.has_peer() && features & feature::SUPER_FRAMES == feature::SUPER_FRAMES
+    }
+
+    fn is_packed(&self) -> bool {
+        self.features.load(Ordering::Relaxed) & feature::RING_PACKED != 0
     }
 
     /// Which transmit queues the guest reads.
@@ -214,6 +259,7 @@ impl Device {
         // SAFETY: asks for a peer that the library just told of; a valid place.
         let ret = unsafe { sys::rte_vhost_get_negotiated_features(peer.vid, &raw mut features) };
         self.features.store(if ret == 0 { features } else { 0 }, Ordering::Relaxed);
+        self.offence.store(0, Ordering::Relaxed);
         self.tell_rings(Some(peer));
         self.vid.store(peer.vid, Ordering::Release);
     }

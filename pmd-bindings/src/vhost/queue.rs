@@ -8,12 +8,14 @@ use std::sync::atomic::Ordering;
 
 use dpdk_sys as sys;
 
-use super::{Device, NOBODY, feature};
+use super::look::Stopwatch;
+use super::{Device, NOBODY, Offence, look};
 use crate::counters::Refused;
 use crate::flags;
 use crate::mbuf::{Segment, free_counted};
 use crate::mempool::Mempool;
 use crate::port::PortId;
+use crate::vnet::LONGEST;
 
 /// After a burst of so many bytes the next one is short: super-frames of one guest do not hold up the other ports.
 const LONG_BURST: u64 = 128 << 10;
@@ -29,6 +31,8 @@ pub(crate) struct Receiver {
     queue: usize,
     port: PortId,
     pool: Mempool,
+    /// Buffers of the longest frame.
+    buffers: u32,
     /// The pair that comes first next time.
     next: usize,
     /// Whether the last burst was long.
@@ -39,7 +43,8 @@ pub(crate) struct Receiver {
 
 impl Receiver {
     pub(super) fn new(device: Arc<Device>, queue: usize, port: PortId, pool: Mempool) -> Self {
-        Self { device, queue, port, pool, next: 0, is_long: false, generation: 0 }
+        let buffers = LONGEST.div_ceil(pool.segment_room()) as u32;
+        Self { device, queue, port, pool, buffers, next: 0, is_long: false, generation: 0 }
     }
 
     /// The virtqueues to receive from: how many, in steps of two for each queue of the port.
@@ -64,7 +69,7 @@ impl Receiver {
             return false;
         }
         // The library counts what is available in split rings only.
-        if self.device.features.load(Ordering::Relaxed) & feature::RING_PACKED != 0 {
+        if self.device.is_packed() {
             return true;
         }
         (0..self.pairs()).map(|number| self.ring(number)).any(|ring| {
@@ -91,18 +96,25 @@ impl Receiver {
             hush(vid, (0..pairs).map(|number| self.ring(number)));
         }
         let count = if self.is_long { count.min(SHORT) } else { count };
-        let mut received = 0;
+        let (mut received, mut ran_out) = (0, 0);
         for turn in 0..pairs {
             let ring = self.ring((self.next + turn) % pairs);
             if !self.device.is_enabled(ring.into()) {
                 continue;
             }
             let room = (count - received) as u16;
+            // What so many frames can take, and no more: a guest describes as long a frame as it likes.
+            let most = u32::from(room) * self.buffers;
             // SAFETY: a peer that does not go while we are inside; the library checks the ring. `slots` has so much room.
             received += unsafe {
-                let (pool, slots) = (self.pool.raw(), slots.wrapping_add(received));
-                usize::from(sys::rte_vhost_dequeue_burst(vid, ring, pool, slots, room))
+                let (pool, slots) = (self.pool.bounded(), slots.wrapping_add(received));
+                usize::from(sys::dpdk_sys_vhost_dequeue(vid, ring, pool, most, slots, room, &raw mut ran_out))
             };
+            if ran_out != 0 {
+                self.device.caught(Offence::EndlessFrames);
+                self.device.counters[self.queue].rx_errors.add(1);
+                break;
+            }
             if received >= count {
                 break;
             }
@@ -116,12 +128,42 @@ impl Receiver {
             bytes += u64::from(head.pkt_len());
         }
         self.is_long = bytes > LONG_BURST;
+        if bytes > LONGEST as u64 {
+            // SAFETY: as above.
+            let (kept, lost) = unsafe { self.without_endless(slots, received) };
+            (received, bytes) = (kept, bytes - lost);
+        }
         if received > 0 {
             let counters = &self.device.counters[self.queue];
             counters.rx_packets.add(received as u64);
             counters.rx_bytes.add(bytes);
         }
         received
+    }
+}
+
+impl Receiver {
+    /// Frees those of `count` frames that are longer than any is, and closes the gaps; how many are left, and how many bytes are not.
+    ///
+    /// # Safety
+    /// `slots` holds so many packets of ours.
+    #[cold]
+    unsafe fn without_endless(&self, slots: *mut *mut sys::rte_mbuf, count: usize) -> (usize, u64) {
+        let (mut kept, mut lost) = (0, 0);
+        for index in 0..count {
+            let slot = slots.wrapping_add(index);
+            // SAFETY: the caller's promise.
+            if unsafe { Segment::at(slot) }.is_some_and(|head| head.pkt_len() as usize > LONGEST) {
+                // SAFETY: as above; the packet is gone now.
+                lost += unsafe { free_counted(slot, 1) };
+                self.device.counters[self.queue].rx_errors.add(1);
+                continue;
+            }
+            // SAFETY: places of the caller's, of which one was kept or is gone.
+            unsafe { slots.wrapping_add(kept).copy_from(slot, 1) };
+            kept += 1;
+        }
+        (kept, lost)
     }
 }
 
@@ -203,13 +245,18 @@ impl Sender {
     unsafe fn enqueue(&self, vid: i32, slots: *mut *mut sys::rte_mbuf, count: usize) -> usize {
         let ring = 2 * self.queue as u16;
         let count = count.min(usize::from(u16::MAX)) as u16;
+        let watch = Stopwatch::start();
         // SAFETY: the caller's promises; the library checks the ring, and keeps no packet.
         let sent = unsafe { sys::rte_vhost_enqueue_burst(vid, ring, slots, count) }.min(count);
+        // SAFETY: the guest has copies; nobody uses these any more.
+        let bytes = if sent > 0 { unsafe { free_counted(slots, sent.into()) } } else { 0 };
+        // SAFETY: a peer that does not go while we are inside.
+        if watch.is_over(bytes) && unsafe { look::has_empty_chains(vid, ring, self.device.is_packed()) } {
+            self.device.caught(Offence::EmptyChains);
+        }
         if sent == 0 {
             return 0;
         }
-        // SAFETY: the guest has copies; nobody uses these any more.
-        let bytes = unsafe { free_counted(slots, sent.into()) };
         let counters = &self.device.counters[self.queue];
         counters.tx_packets.add(sent.into());
         counters.tx_bytes.add(bytes);
