@@ -13,13 +13,19 @@
  * The file of frames has one line for the number of flows and one per template:
  *
  *   flows N
- *   template LENGTH HEX [OFFSET:WIDTH:SHIFT:MASK:LEFT:BASE]...
+ *   churn N
+ *   zipf
+ *   template LENGTH HEX [OFFSET:WIDTH:SHIFT:MASK:FACTOR:BASE]...
+ *
+ * With `churn` so many flows of each round give way to new ones: the numbers of round R begin at R * N, modulo 2^24. With
+ * `zipf` the flows come in whole rounds twice, so that all of them are known, and after that by chance, the one of rank K
+ * with a probability of about 1 / K.
  *
  * There is a power of two of templates, and flow F is made of template F % their number. Each patch writes WIDTH (2
- * or 4) bytes at OFFSET, in network order: BASE + ((F >> SHIFT & MASK) << LEFT), where a SHIFT of 32 means the number of
- * the round instead of the flow's. HEX is the head of the frame; behind it byte I is I & 255, up to LENGTH. Blocks of 64
- * bytes, up to 128, are written for each packet; what is behind them is written into all buffers at the start. Checksums are the templates' own. The model in Rust, which tests hold against this, is
- * src/compare/template.rs.
+ * or 4) bytes at OFFSET, in network order: BASE + (F >> SHIFT & MASK) * FACTOR, modulo 2^32, where a SHIFT of 32 means the
+ * number of the round instead of the flow's. HEX is the head of the frame; behind it byte I is I & 255, up to LENGTH. Blocks
+ * of 64 bytes, up to 128, are written for each packet; what is behind them is written into all buffers at the start.
+ * Checksums of layer 4 are the templates' own. The model in Rust, which tests hold against this, is src/compare/template.rs.
  *
  * A received packet bears what a NIC finds out about it, so that no switch is made to compute in software what hardware
  * gives: the types of its headers, a hash of its outermost 5-tuple (as with RSS; alike for packets of a flow, but CRC32C and
@@ -28,6 +34,7 @@
 #include <fcntl.h>
 #include <immintrin.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +53,14 @@
 #define HEAD 128
 /* Frames are written anew each time in blocks of this, up to HEAD or their end. */
 #define BLOCK 64
-#define PATCHES 6
+#define PATCHES 10
+/* Flow numbers are below this. */
+#define NUMBERS (UINT32_C(1) << 24)
+/* Steps of the table of powers of two, and bits of a step that are between two of them. */
+#define POWERS 1024
+/* 2^(1 / POWERS). */
+#define POWER 1.0006771306930664
+#define BETWEEN 14
 #define MOST_TEMPLATES 4096
 #define TX_QUEUES 16
 #define SLOTS 256
@@ -60,11 +74,12 @@ RTE_LOG_REGISTER_DEFAULT(template_log, NOTICE);
 #define RSS_TYPES (RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP)
 
 struct patch {
-	uint32_t mask, base;
-	/* What its value is multiplied by in the pair of outermost ports: 65536 in the first of them, 1 in the second, or 0. */
-	uint32_t in_ports;
+	uint32_t mask, factor, base;
+	/* What its value is multiplied by in the word that the hash is taken of at last: 65536 in the first of the outermost
+	 * ports, 1 in the second, an odd number in the outermost addresses, and 0 elsewhere. */
+	uint32_t in_hash;
 	uint16_t offset;
-	uint8_t width, shift, left;
+	uint8_t width, shift;
 };
 
 struct template {
@@ -76,10 +91,16 @@ struct template {
 } __rte_cache_aligned;
 
 /* Rounds over the numbers below `flows`: a full-period generator over the next power of two, its output mixed by a
- * bijection; what is too large is passed over. The increment, and with it the order, changes with every round. */
+ * bijection; what is too large is passed over. The increment, and with it the order, changes with every round.
+ * `first` is what the numbers of this round begin at. By Zipf's law: `log2_ranks` is the logarithm of one more than there are flows, in
+ * 2^-26, and `powers` has 2^(I / POWERS) in 2^-24. */
 struct order {
 	uint32_t flows, mask, half, state, increment, left, round;
-	uint64_t key;
+	uint32_t churn, first;
+	uint64_t key, draws;
+	bool zipf;
+	uint64_t log2_ranks;
+	uint32_t powers[POWERS + 1];
 };
 
 struct board {
@@ -136,19 +157,68 @@ order_begin_round(struct order *order)
 	order->increment = (uint32_t)word | 1;
 	order->state = (uint32_t)(word >> 32) & order->mask;
 	order->left = order->mask + 1;
+	order->first = (order->first + order->churn) % NUMBERS;
 	order->round++;
 }
 
+/* The logarithm of a number that is at least 1, with so many binary digits behind the point. */
+static uint64_t
+log2_in(double number, unsigned int digits)
+{
+	uint64_t log = 0;
+
+	for (; number >= 2; number /= 2)
+		log++;
+	while (digits-- > 0) {
+		number *= number;
+		log = log << 1 | (number >= 2);
+		if (number >= 2)
+			number /= 2;
+	}
+	return log;
+}
+
 static void
-order_begin(struct order *order, uint32_t flows, uint64_t key)
+order_begin(struct order *order, uint32_t flows, uint32_t churn, bool zipf, uint64_t key)
 {
 	uint32_t bits = flows > 1 ? 32 - __builtin_clz(flows - 1) : 0;
+	double power = 1 << 24;
+	int i;
 
-	*order = (struct order){ .flows = flows, .key = key };
+	*order = (struct order){ .flows = flows, .key = key, .draws = ~key, .zipf = zipf };
+	order->log2_ranks = log2_in(flows + 1.0, 26);
+	for (i = 0; i <= POWERS; i++, power *= POWER)
+		order->powers[i] = (uint32_t)power;
 	order->mask = (uint32_t)((UINT64_C(1) << bits) - 1);
 	order->half = bits / 2 + 1;
 	order->round = UINT32_MAX;
 	order_begin_round(order);
+	order->churn = churn;
+}
+
+static inline uint32_t
+order_mixed(const struct order *order, uint32_t x)
+{
+	x ^= x >> order->half;
+	x = (x * 2654435769u) & order->mask;
+	return x ^ x >> order->half;
+}
+
+/* The rank is the number of ranks to the power of an even number below 1, which makes rank K come with log((K + 1) / K) of
+ * their logarithm; which flow has which rank is always the same. */
+static inline uint32_t
+order_by_zipf(struct order *order)
+{
+	uint64_t power = (mixed(&order->draws) >> 32) * order->log2_ranks;
+	uint32_t fraction = power >> 34 & ((1 << 24) - 1), step = fraction >> BETWEEN;
+	uint64_t low = order->powers[step], high = order->powers[step + 1];
+	uint64_t mantissa = low + ((high - low) * (fraction & ((1 << BETWEEN) - 1)) >> BETWEEN);
+	uint32_t x = (uint32_t)(mantissa << (power >> 58) >> 24) - 1;
+
+	do
+		x = order_mixed(order, x);
+	while (unlikely(x >= order->flows));
+	return x;
 }
 
 static inline uint32_t
@@ -160,13 +230,13 @@ order_next(struct order *order)
 		if (unlikely(order->left == 0))
 			order_begin_round(order);
 		order->left--;
+		if (order->zipf && order->round >= 2)
+			return order_by_zipf(order);
 		x = order->state;
 		order->state = (x * 747796405u + order->increment) & order->mask;
-		x ^= x >> order->half;
-		x = (x * 2654435769u) & order->mask;
-		x ^= x >> order->half;
+		x = order_mixed(order, x);
 		if (likely(x < order->flows))
-			return x;
+			return (x + order->first) % NUMBERS;
 	}
 }
 
@@ -185,9 +255,9 @@ frame_make(const struct template *t, uint32_t round, uint32_t flow, struct rte_m
 	for (i = 0; i < t->count; i++) {
 		const struct patch *p = &t->patches[i];
 		uint32_t bits = p->shift < 32 ? flow >> p->shift : round;
-		uint32_t value = p->base + ((bits & p->mask) << p->left);
+		uint32_t value = p->base + (bits & p->mask) * p->factor;
 
-		ports += value * p->in_ports;
+		ports += value * p->in_hash;
 		if (p->width == 2) {
 			uint16_t word = rte_cpu_to_be_16((uint16_t)value);
 			memcpy(data + p->offset, &word, 2);
@@ -467,12 +537,14 @@ describe(struct template *t)
 		struct patch *p = &t->patches[i];
 
 		if (p->width == 2 && (p->offset == ports || p->offset == ports + 2u))
-			p->in_ports = p->offset == ports ? UINT32_C(1) << 16 : 1;
+			p->in_hash = p->offset == ports ? UINT32_C(1) << 16 : 1;
+		else if (p->offset >= ip + 12 && p->offset < ports)
+			p->in_hash = UINT32_C(0x9e3779b1);
 	}
 	for (i = 0; i < 4; i++)
 		t->ports = t->ports << 8 | t->head[ports + i];
 	for (i = 0; i < t->count; i++)
-		t->ports &= t->patches[i].in_ports == 0 ? UINT32_MAX : t->patches[i].in_ports == 1 ? 0xffff0000u : 0xffffu;
+		t->ports &= t->patches[i].offset == ports ? 0xffffu : t->patches[i].offset == ports + 2u ? 0xffff0000u : UINT32_MAX;
 	if (protocol != IPPROTO_UDP || t->head[ports + 2] != RTE_VXLAN_DEFAULT_PORT >> 8 ||
 	    t->head[ports + 3] != (RTE_VXLAN_DEFAULT_PORT & 0xff))
 		return;
@@ -507,10 +579,9 @@ parse_template(struct template *t, char *line)
 		struct patch *p = &t->patches[t->count];
 
 		if (t->count == PATCHES ||
-		    sscanf(word, "%hu:%hhu:%hhu:%u:%hhu:%u", &p->offset, &p->width, &p->shift, &p->mask, &p->left,
+		    sscanf(word, "%hu:%hhu:%hhu:%u:%u:%u", &p->offset, &p->width, &p->shift, &p->mask, &p->factor,
 			   &p->base) != 6 ||
-		    (p->width != 2 && p->width != 4) || p->offset + p->width > t->head_length || p->shift > 32 ||
-		    p->left > 31)
+		    (p->width != 2 && p->width != 4) || p->offset + p->width > t->head_length || p->shift > 32)
 			return -EINVAL;
 		t->count++;
 	}
@@ -524,7 +595,8 @@ parse_frames(struct device *device, const char *path, uint64_t key)
 	FILE *file = fopen(path, "r");
 	char *line = NULL;
 	size_t room = 0;
-	uint32_t flows = 0, count = 0;
+	uint32_t flows = 0, churn = 0, count = 0;
+	bool zipf = false;
 	int result = -EINVAL;
 
 	if (file == NULL) {
@@ -535,8 +607,12 @@ parse_frames(struct device *device, const char *path, uint64_t key)
 	if (device->templates == NULL)
 		goto out;
 	while (getline(&line, &room, file) > 0) {
-		if (sscanf(line, "flows %u", &flows) == 1)
+		if (sscanf(line, "flows %u", &flows) == 1 || sscanf(line, "churn %u", &churn) == 1)
 			continue;
+		if (strcmp(line, "zipf\n") == 0) {
+			zipf = true;
+			continue;
+		}
 		if (strncmp(line, "template ", 9) != 0 || count == MOST_TEMPLATES ||
 		    parse_template(&device->templates[count], line + 9) != 0) {
 			SAY("%s: bad line: %.40s\n", path, line);
@@ -545,12 +621,12 @@ parse_frames(struct device *device, const char *path, uint64_t key)
 		device->longest = RTE_MAX(device->longest, device->templates[count].length);
 		count++;
 	}
-	if (flows == 0 || flows > UINT32_C(1) << 24 || count == 0 || (count & (count - 1)) != 0) {
+	if (flows == 0 || flows > NUMBERS || churn > flows || count == 0 || (count & (count - 1)) != 0) {
 		SAY("%s: %u flows of %u templates\n", path, flows, count);
 		goto out;
 	}
 	device->template_mask = count - 1;
-	order_begin(&device->order, flows, key);
+	order_begin(&device->order, flows, churn, zipf, key);
 	result = 0;
 out:
 	free(line);

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::Result;
-use crate::compare::cases::{Case, FlowCount, Job, Traffic};
+use crate::compare::cases::{Case, FlowCount, Job, Mix, Traffic};
 use crate::compare::frames::INNER_BYTES;
 
 /// Of every command that runs the switch.
@@ -81,14 +81,16 @@ impl Carried {
         &self,
         works: impl IntoIterator<Item = (Case, Option<u32>)>,
         flows: &[FlowCount],
+        mix: Mix,
     ) -> Vec<Job> {
         let Self { inner_bytes, traffic, qos, burst, groups, idle_ports } = *self;
         let job = |(case, tenants), flows: &FlowCount| Job {
             case,
             tenants,
             flows: flows.clone(),
-            inner_bytes,
+            inner_bytes: if mix.imix { *INNER_BYTES.end() } else { inner_bytes },
             traffic,
+            mix,
             qos,
             burst: burst.unwrap_or(0),
             groups,

@@ -7,17 +7,21 @@ use std::process::Command;
 use serde_json::Value;
 use tests::{Workdir, binary, process};
 
-/// Both ways at once with TCP and RoCEv2, and tenants on a trunk: all that the devices make; and the length of inner frames, of which the
-/// devices write one block of 64 bytes or two.
-const RUNS: [(&str, &str, &str); 2] = [("both", "mixed", "96"), ("trunk64,trunk64-decap", "tcp", "64")];
+/// Both ways at once with TCP and RoCEv2, tenants on a trunk, and lengths, flows and VTEPs as they are not usually: all that the devices
+/// make; and who moves the frames beside the switch. Of the length of inner frames the devices write one block of 64 bytes or two.
+const RUNS: [(&str, &str, &str, &str); 3] = [
+    ("both", "mixed", "testpmd", "--inner-bytes 96"),
+    ("trunk64,trunk64-decap", "tcp", "testpmd", "--inner-bytes 64"),
+    ("encap,decap", "tcp", "testpmd-mac", "--imix --zipf --churn 20 --vteps 64"),
+];
 
 #[test]
 fn compare_makes_frames_and_checks_what_comes_out() {
     process::need_root();
     let dir = Workdir::new("compare");
     let (perf, vswitch) = (binary::release("perf"), binary::release("vswitch"));
-    for (cases, traffic, bytes) in RUNS {
-        let record = dir.path().join(format!("{traffic}.json"));
+    for (number, (cases, traffic, peer, more)) in RUNS.into_iter().enumerate() {
+        let record = dir.path().join(format!("{number}.json"));
         let output = Command::new("timeout")
             .args([
                 // The driver's headers may have to be fetched first, for which the driver's build takes two minutes at most.
@@ -27,8 +31,8 @@ fn compare_makes_frames_and_checks_what_comes_out() {
                 "--vswitch",
                 &vswitch.display().to_string(),
             ])
-            .args(["--peers", "testpmd", "--cases", cases, "--traffic", traffic, "--flows", "5k", "--qos"])
-            .args(["--inner-bytes", bytes])
+            .args(["--peers", peer, "--cases", cases, "--traffic", traffic, "--flows", "5k", "--qos"])
+            .args(more.split(' '))
             .args(["--pairs", "1", "--seconds", "0.2", "--record", &record.display().to_string()])
             .output()
             .unwrap();
@@ -55,7 +59,7 @@ fn compare_makes_frames_and_checks_what_comes_out() {
         let rows = record["rows"].as_array().unwrap();
         assert_eq!(rows.len(), cases.split(',').count(), "{text}");
         for row in rows {
-            assert!(row["ours_mpps"].as_f64().unwrap() > 0.0 && row["peer"] == "testpmd", "{text}");
+            assert!(row["ours_mpps"].as_f64().unwrap() > 0.0 && row["peer"] == peer, "{text}");
             assert_eq!(row["more"]["pairs"], 1, "{text}");
         }
     }

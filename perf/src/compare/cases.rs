@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use clap::ValueEnum;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::options::word;
 
@@ -82,6 +82,56 @@ pub enum Traffic {
     UdpFew,
 }
 
+/// How the packets of a row differ from those of others, beyond case and traffic: usually flows of one length come by turns, and
+/// stay the same.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
+pub struct Mix {
+    /// Inner frames of 64, 594 and 1454 bytes, by flow, in the proportions of the simple IMIX, 7 : 4 : 1.
+    #[arg(long, conflicts_with = "inner_bytes")]
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub imix: bool,
+    /// Flows come by Zipf's law (the one of rank k about 1 / k of the time) instead of by turns.
+    #[arg(long)]
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub zipf: bool,
+    /// So many of a thousand flows give way to new ones whenever all have come once; the flow table has room for as many as there are
+    /// at a time and no more.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1000))]
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub churn: u16,
+    /// So many counterparts, each behind a VTEP of its own, all of these behind one router. A power of two; 0: 16 behind one VTEP.
+    #[arg(long, default_value_t = 0, value_parser = far_vteps)]
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub vteps: usize,
+}
+
+/// True for what is as usual, which is not said; as serde asks.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+fn far_vteps(word: &str) -> Result<usize, String> {
+    let number = word.parse().ok().filter(|&number: &usize| number == 0 || number.is_power_of_two());
+    number
+        .filter(|number| *number == 0 || (32..=16_384).contains(number))
+        .ok_or_else(|| format!("`{word}` is no power of two from 32 to 16384"))
+}
+
+impl fmt::Display for Mix {
+    /// What is not as usual; a dash if all is.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { imix, zipf, churn, vteps } = *self;
+        let words = [
+            imix.then(|| "imix".to_owned()),
+            zipf.then(|| "zipf".to_owned()),
+            (churn > 0).then(|| format!("churn {churn}")),
+            (vteps > 0).then(|| format!("{vteps} vteps")),
+        ];
+        let words: Vec<String> = words.into_iter().flatten().collect();
+        formatter.pad(&if words.is_empty() { "-".to_owned() } else { words.join("+") })
+    }
+}
+
 /// A number of flows, with the words it was given in ("1k").
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -129,9 +179,17 @@ impl TryFrom<String> for FlowCount {
 pub enum Peer {
     /// `dpdk-testpmd` in io mode: moves packets and looks at nothing; the floor of every case.
     Testpmd,
+    /// The same in mac mode: it writes both MAC addresses of each packet.
+    TestpmdMac,
     /// OVS-DPDK with one megaflow per 5-tuple.
     OvsExact,
     OvsWildcard,
+    /// OVS-DPDK that follows connections (conntrack), with few megaflows.
+    OvsConntrack,
+    /// VPP: a bridge domain with static entries and a VxLAN tunnel. It keeps no state of flows.
+    Vpp,
+    /// The same with a stateful access list at the tenant's port.
+    VppAcl,
     /// This switch again, with the frames of RoCEv2 as UDP: what queue pairs cost over flows.
     Udp,
     /// The same with one UDP source port: what the table of queue pairs costs by itself.
@@ -146,6 +204,8 @@ pub enum Peer {
     OneTenant,
     /// This switch again, with inner frames of 64 bytes: what longer ones cost.
     Short,
+    /// This switch again, with flows that come by turns and stay, and 16 counterparts behind one VTEP: what the mix costs.
+    NoMix,
     /// Another build of this switch, for the same work: what a change did.
     Before,
 }
@@ -159,21 +219,48 @@ impl Peer {
             Self::NoQos => Job { qos: false, ..job.clone() },
             Self::NoGroups => Job { groups: false, ..job.clone() },
             Self::NoIdle => Job { idle_ports: 0, ..job.clone() },
-            Self::Short => Job { inner_bytes: 64, ..job.clone() },
+            Self::Short => Job { inner_bytes: 64, mix: Mix { imix: false, ..job.mix }, ..job.clone() },
+            Self::NoMix => Job { mix: Mix { imix: job.mix.imix, ..Mix::default() }, ..job.clone() },
             Self::OneTenant => Job { tenants: job.tenants.map(|_| 1), ..job.clone() },
-            Self::Testpmd | Self::OvsExact | Self::OvsWildcard | Self::Before => job.clone(),
+            Self::Testpmd
+            | Self::TestpmdMac
+            | Self::OvsExact
+            | Self::OvsWildcard
+            | Self::OvsConntrack
+            | Self::Vpp
+            | Self::VppAcl
+            | Self::Before => job.clone(),
         }
     }
 
     /// Why a job is nothing for it; nothing if it is.
     pub fn objection(self, job: &Job) -> Option<&'static str> {
-        match (self, job.tenants) {
-            (Self::OvsExact | Self::OvsWildcard, Some(_)) => {
-                Some("OVS is not set up for tenants on a trunk port here")
+        let Job { tenants, traffic, mix, .. } = job;
+        let (is_ovs, is_vpp) = (self.is_ovs(), matches!(self, Self::Vpp | Self::VppAcl));
+        match self {
+            _ if (is_ovs || is_vpp) && tenants.is_some() => {
+                Some("it is not set up for tenants on a trunk port here")
             }
-            (Self::OneTenant, None) => Some("it takes a trunk case: trunk64 or trunk64-decap"),
+            _ if (is_ovs || is_vpp) && mix.vteps > 0 => Some("it is not set up for so many tunnels here"),
+            _ if is_ovs && mix.churn > 0 => Some("its flows would pile up while it is frozen"),
+            Self::OvsConntrack if !matches!(traffic, Traffic::Udp | Traffic::UdpFew) => {
+                Some("TCP without a handshake is no connection for it: give it `--traffic udp`")
+            }
+            Self::OneTenant if tenants.is_none() => Some("it takes a trunk case: trunk64 or trunk64-decap"),
+            Self::NoMix if *mix == (Mix { imix: mix.imix, ..Mix::default() }) => {
+                Some("it takes --zipf, --churn or --vteps")
+            }
             _ => None,
         }
+    }
+
+    pub fn is_ovs(self) -> bool {
+        matches!(self, Self::OvsExact | Self::OvsWildcard | Self::OvsConntrack)
+    }
+
+    /// True when it moves frames and does none of the work.
+    pub fn moves_only(self) -> bool {
+        matches!(self, Self::Testpmd | Self::TestpmdMac)
     }
 
     /// True when it is this switch itself, given something else to do.
@@ -186,8 +273,15 @@ impl Peer {
             | Self::NoIdle
             | Self::OneTenant
             | Self::Short
+            | Self::NoMix
             | Self::Before => true,
-            Self::Testpmd | Self::OvsExact | Self::OvsWildcard => false,
+            Self::Testpmd
+            | Self::TestpmdMac
+            | Self::OvsExact
+            | Self::OvsWildcard
+            | Self::OvsConntrack
+            | Self::Vpp
+            | Self::VppAcl => false,
         }
     }
 
@@ -227,9 +321,10 @@ pub struct Job {
     /// So many tenants on one trunk port; `None` is one with a port of its own.
     pub tenants: Option<u32>,
     pub flows: FlowCount,
-    /// Length of the inner Ethernet frame, its 4-byte frame check sequence included.
+    /// Length of the inner Ethernet frame, its 4-byte frame check sequence included; of a mix of lengths, that of the longest.
     pub inner_bytes: usize,
     pub traffic: Traffic,
+    pub mix: Mix,
     /// Whether this switch has rates at every level, so high that nothing waits.
     pub qos: bool,
     /// Bytes that each of these rates may save up; 0: as much as comes with the rate.
@@ -249,6 +344,26 @@ impl Job {
             (None, case) => case.to_string(),
         }
     }
+
+    /// Flows of each round that give way to new ones.
+    pub fn new_flows(&self) -> usize {
+        self.flows.count * usize::from(self.mix.churn) / 1000
+    }
+
+    /// Why there are no frames of it; nothing if there are.
+    pub fn objection(&self) -> Option<&'static str> {
+        let Mix { imix, zipf, vteps, .. } = self.mix;
+        let queue_pairs = matches!(self.traffic, Traffic::Rocev2 | Traffic::Mixed);
+        if vteps > 0 && (self.case == Case::L2 || self.tenants.is_some() || self.traffic == Traffic::Mixed) {
+            Some("many VTEPs are for encap, decap and both, with one kind of traffic")
+        } else if imix && self.tenants.is_some() {
+            Some("the lengths of IMIX are for one tenant")
+        } else if zipf && queue_pairs {
+            Some("by Zipf's law queue pairs would repeat sequence numbers, which costs by itself")
+        } else {
+            None
+        }
+    }
 }
 
 #[cfg(test)]
@@ -262,6 +377,7 @@ impl Job {
             flows,
             inner_bytes: 64,
             traffic: Traffic::Tcp,
+            mix: Mix::default(),
             qos: false,
             burst: 0,
             groups: false,
@@ -286,6 +402,33 @@ mod tests {
     }
 
     #[test]
+    fn a_mix_says_what_is_not_as_usual() {
+        assert_eq!(Mix::default().to_string(), "-");
+        let mix = Mix { imix: true, zipf: false, churn: 10, vteps: 64 };
+        assert_eq!(mix.to_string(), "imix+churn 10+64 vteps");
+        assert_eq!(["0", "32", "16384"].map(far_vteps), [Ok(0), Ok(32), Ok(16_384)]);
+        for bad in ["1", "10000", "32768", "x"] {
+            assert!(far_vteps(bad).unwrap_err().contains("no power of two"), "{bad}");
+        }
+        let job = Job { mix: Mix { churn: 10, ..mix }, ..Job::plain(Case::Encap, "100k") };
+        assert_eq!(job.new_flows(), 1000);
+        for (job, wanted) in [
+            (Job { tenants: Some(64), ..job.clone() }, "many VTEPs"),
+            (Job { mix: Mix { vteps: 0, ..mix }, tenants: Some(64), ..job.clone() }, "one tenant"),
+            (
+                Job { mix: Mix { zipf: true, ..Mix::default() }, traffic: Traffic::Rocev2, ..job.clone() },
+                "sequence numbers",
+            ),
+        ] {
+            assert!(job.objection().unwrap().contains(wanted), "{wanted}");
+        }
+        assert_eq!(job.objection(), None);
+        assert!(Peer::NoMix.objection(&Job::plain(Case::Encap, "1")).is_some());
+        assert_eq!(Peer::NoMix.job(&job).mix, Mix { imix: true, ..Mix::default() });
+        assert!(Peer::OvsExact.objection(&job).unwrap().contains("tunnels"));
+    }
+
+    #[test]
     fn names_read_back() {
         for name in ["l2", "encap", "decap", "both"] {
             assert_eq!(Case::from_str(name, false).unwrap().to_string(), name);
@@ -296,8 +439,13 @@ mod tests {
         }
         for name in [
             "testpmd",
+            "testpmd-mac",
             "ovs-exact",
             "ovs-wildcard",
+            "ovs-conntrack",
+            "vpp",
+            "vpp-acl",
+            "no-mix",
             "udp",
             "udp-few",
             "no-qos",

@@ -11,6 +11,7 @@ use super::cases::{Case, Job, Traffic};
 use super::frames::{self, FAR_VTEP, NEAR_VTEP, TAG, Tenant, VNI, peers};
 use super::template::Program;
 use crate::generator::frame::TUNNEL;
+use crate::live::testbed::Station;
 
 /// Bytes of the outer Ethernet, IPv4, UDP and VxLAN headers.
 pub(crate) const OUTER: usize = TUNNEL;
@@ -71,21 +72,25 @@ pub enum Input<'a> {
     /// Each of these once.
     Replayed(&'a [Vec<u8>]),
     /// Those of a device again and again, with the next sequence number each time.
-    Made(&'a Program),
+    Made {
+        program: &'a Program,
+        /// How many it has made so far, at most.
+        made: u64,
+    },
 }
 
 impl Input<'_> {
     fn flows(&self) -> usize {
         match self {
             Self::Replayed(frames) => frames.len(),
-            Self::Made(program) => program.flows as usize,
+            Self::Made { program, made } => program.flows_among(*made),
         }
     }
 
     fn frame(&self, flow: usize) -> Vec<u8> {
         match self {
             Self::Replayed(frames) => frames[flow].clone(),
-            Self::Made(program) => program.frame(0, flow as u32),
+            Self::Made { program, .. } => program.frame(0, flow as u32),
         }
     }
 
@@ -97,15 +102,38 @@ impl Input<'_> {
             _ => whole[front..].to_vec(),
         };
         // UDP, to RoCEv2's port or to that of its twin.
-        if matches!(self, Self::Made(_)) && inner[23] == 17 {
+        if matches!(self, Self::Made { .. }) && inner[23] == 17 {
             inner[SEQUENCE].fill(0);
         }
         inner
     }
 }
 
-/// Checks the frames of one way that were kept; of a switch that only moves frames, they are as they came.
-pub fn check(job: &Job, way: Case, moves_only: bool, input: Input<'_>, kept: &[Kept]) -> Result<(), Wrong> {
+/// What a switch does to frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    /// What the case says.
+    Work,
+    /// Nothing.
+    Moved,
+    /// Nothing but that it writes their MAC addresses.
+    Readdressed,
+}
+
+impl Done {
+    /// A frame without what may be different.
+    fn comparable(self, whole: &[u8]) -> Vec<u8> {
+        let mut whole = whole.to_vec();
+        if self == Self::Readdressed {
+            whole[..12].fill(0);
+        }
+        whole
+    }
+}
+
+/// Checks the frames of one way that were kept.
+pub fn check(job: &Job, way: Case, done: Done, input: Input<'_>, kept: &[Kept]) -> Result<(), Wrong> {
+    let moves_only = done != Done::Work;
     let is_replayed = matches!(input, Input::Replayed(_));
     if is_replayed && kept.len() != input.flows() {
         return Err(Wrong::Count { out: kept.len(), input: input.flows() });
@@ -123,13 +151,13 @@ pub fn check(job: &Job, way: Case, moves_only: bool, input: Input<'_>, kept: &[K
         if bytes.len() != *length || bytes.len() < front + KEY {
             return Err(Wrong::Inner { frame, length: *length });
         }
-        let inner = input.inner(bytes, front);
+        let inner = input.inner(&done.comparable(bytes), front);
         by_key.entry(inner[..KEY].to_vec()).or_default().push(frame);
         inner_frames.push(inner);
     }
     let (mut flows, mut ports) = (0, HashSet::new());
     for flow in 0..input.flows() {
-        let whole = input.frame(flow);
+        let whole = done.comparable(&input.frame(flow));
         let inner = input.inner(&whole, front_in);
         // What is left in the end is of no flow, or came twice of a file.
         let Some(mut frames) = by_key.remove(&inner[..KEY]) else { continue };
@@ -137,7 +165,7 @@ pub fn check(job: &Job, way: Case, moves_only: bool, input: Input<'_>, kept: &[K
             by_key.insert(inner[..KEY].to_vec(), frames.split_off(1));
         }
         flows += 1;
-        let tenant = frames::identity(job, flow).tenant;
+        let who = frames::identity(job, flow);
         for frame in frames {
             let bytes = &kept[frame].bytes;
             if inner_frames[frame].len() != inner.len() {
@@ -151,13 +179,13 @@ pub fn check(job: &Job, way: Case, moves_only: bool, input: Input<'_>, kept: &[K
             }
             if moves_only {
                 let front = |whole: &[u8]| whole[..front].to_vec();
-                if is_replayed && front(bytes) != front(&whole) {
+                if is_replayed && front(&done.comparable(bytes)) != front(&whole) {
                     return Err(Wrong::Inner { frame, length: inner.len() });
                 }
             } else if way == Case::Encap {
-                ports.insert(outer(frame, bytes, tenant)?);
+                ports.insert(outer(frame, bytes, who.tenant, who.vtep)?);
             } else if way == Case::Decap && job.tenants.is_some() {
-                tagged(frame, bytes, tenant)?;
+                tagged(frame, bytes, who.tenant)?;
             }
         }
     }
@@ -168,7 +196,7 @@ pub fn check(job: &Job, way: Case, moves_only: bool, input: Input<'_>, kept: &[K
     if !is_replayed && (kept.len() < FEWEST || flows < wanted.min(kept.len()) / 4) {
         return Err(Wrong::Samples { samples: kept.len(), flows, wanted });
     }
-    let different = if job.traffic == Traffic::UdpFew { peers(wanted) } else { wanted };
+    let different = if job.traffic == Traffic::UdpFew { peers(job) } else { wanted };
     // Chance alone leaves far more than a quarter of them.
     if !ports.is_empty() && ports.len() < different.min(kept.len()).min(PORTS) / 4 {
         return Err(Wrong::Entropy { flows, ports: ports.len() });
@@ -186,8 +214,8 @@ fn tagged(frame: usize, whole: &[u8], tenant: Tenant) -> Result<(), Wrong> {
     Err(Wrong::Outer { frame, field: "VLAN tag", found, expected })
 }
 
-/// Checks the outer headers of a tenant's frame and returns its outer source port.
-pub(crate) fn outer(frame: usize, bytes: &[u8], tenant: Tenant) -> Result<u16, Wrong> {
+/// Checks the outer headers of a tenant's frame to a VTEP and returns its outer source port.
+pub(crate) fn outer(frame: usize, bytes: &[u8], tenant: Tenant, vtep: Station) -> Result<u16, Wrong> {
     let wrong = |field, found: String, expected: String| Wrong::Outer { frame, field, found, expected };
     if bytes.len() < OUTER {
         return Err(wrong("length", bytes.len().to_string(), format!("at least {OUTER}")));
@@ -196,7 +224,6 @@ pub(crate) fn outer(frame: usize, bytes: &[u8], tenant: Tenant) -> Result<u16, W
     let word = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let ip_length = u16::try_from(bytes.len() - 14).unwrap_or(u16::MAX);
     let vni = tenant.vni().get().to_be_bytes();
-    let vtep = tenant.vtep();
     let expectations: [(&'static str, &[u8], &[u8]); 9] = [
         ("destination MAC", &bytes[0..6], &vtep.0.0),
         ("source MAC", &bytes[6..12], &NEAR_VTEP.0.0),
@@ -263,18 +290,18 @@ mod tests {
 
     /// What a switch should make of a flow's frame.
     fn right(job: &Job, flow: usize, input: &[u8]) -> Kept {
-        let tenant = frames::identity(job, flow).tenant;
+        let who = frames::identity(job, flow);
         let mut inner = if job.case == Case::Decap { input[OUTER..].to_vec() } else { input.to_vec() };
         match job.case {
             Case::Encap => {
                 if job.tenants.is_some() {
                     inner.drain(12..12 + TAG);
                 }
-                let path = wire::build::Path::v4(NEAR_VTEP, tenant.vtep());
-                inner = path.vxlan(40_000 + flow as u16, tenant.vni(), &inner);
+                let path = wire::build::Path::v4(NEAR_VTEP, who.vtep);
+                inner = path.vxlan(40_000 + flow as u16, who.tenant.vni(), &inner);
             }
             Case::Decap if job.tenants.is_some() => {
-                inner.splice(12..12, frames::tag(tenant));
+                inner.splice(12..12, frames::tag(who.tenant));
             }
             _ => {}
         }
@@ -291,11 +318,11 @@ mod tests {
     }
 
     fn checked(job: &Job, frames: &[Vec<u8>], kept: &[Kept]) -> Result<(), Wrong> {
-        check(job, job.case, false, Input::Replayed(frames), kept)
+        check(job, job.case, Done::Work, Input::Replayed(frames), kept)
     }
 
     fn sampled(job: &Job, program: &Program, kept: &[Kept]) -> Result<(), Wrong> {
-        check(job, job.case, false, Input::Made(program), kept)
+        check(job, job.case, Done::Work, Input::Made { program, made: 0 }, kept)
     }
 
     #[test]
@@ -304,13 +331,18 @@ mod tests {
             let (job, frames) = replayed(case);
             assert_eq!(checked(&job, &frames, &all_right(&job, &frames)), Ok(()), "{case}");
             let moved: Vec<Kept> = frames.iter().cloned().map(Kept::whole).collect();
-            assert_eq!(check(&job, case, true, Input::Replayed(&frames), &moved), Ok(()), "{case}");
+            assert_eq!(check(&job, case, Done::Moved, Input::Replayed(&frames), &moved), Ok(()), "{case}");
         }
         for job in jobs() {
             let program = program::program(&job, job.case);
             assert_eq!(sampled(&job, &program, &samples(&job, &program)), Ok(()), "{}", job.label());
             let moved: Vec<Kept> = (0..100).map(|flow| Kept::whole(program.frame(3, flow))).collect();
-            assert_eq!(check(&job, job.case, true, Input::Made(&program), &moved), Ok(()), "{}", job.label());
+            assert_eq!(
+                check(&job, job.case, Done::Moved, Input::Made { program: &program, made: 0 }, &moved),
+                Ok(()),
+                "{}",
+                job.label()
+            );
         }
     }
 
@@ -362,7 +394,10 @@ mod tests {
         assert!(checked(&job, &frames, &moved).is_err(), "still encapsulated");
         let mut changed = moved;
         changed[5].bytes[30] ^= 1;
-        assert!(check(&job, job.case, true, Input::Replayed(&frames), &changed).is_err(), "an outer header");
+        assert!(
+            check(&job, job.case, Done::Moved, Input::Replayed(&frames), &changed).is_err(),
+            "an outer header"
+        );
         let (job, frames) = replayed(Case::Encap);
         let cut = |kept: Kept| Kept::whole(kept.bytes[..49].to_vec());
         let cut: Vec<Kept> = all_right(&job, &frames).into_iter().map(cut).collect();

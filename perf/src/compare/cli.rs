@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::cases::{FlowCount, Job, Peer, Work};
+use super::cases::{FlowCount, Job, Mix, Peer, Work};
 use super::ovs::ExactMatchCache;
 use super::record::Record;
 use super::{RowOutcome, Supply, check, report};
@@ -12,12 +12,13 @@ use crate::options::{Carried, Common, OneCore, within, write_json};
 /// Compare with other switches: same frames, same kind of ports, one core, by turns.
 #[derive(Debug, Clone, clap::Args)]
 pub struct CompareOptions {
-    /// Who to compare with: testpmd, ovs (both kinds of megaflows), ovs-exact, ovs-wildcard; or the switch itself
+    /// Who to compare with: testpmd, testpmd-mac (which writes MAC addresses), ovs (both kinds of megaflows), ovs-exact, ovs-wildcard,
+    /// ovs-conntrack (with `--traffic udp`), vpp and vpp-acl (stateful access lists), with `--vpp`; or the switch itself
     /// with the frames of `--traffic roce` on another UDP port: udp (a flow each), udp-few (a flow per address), or
     /// without the rates of `--qos`: no-qos; without the groups of `--groups`: no-groups; without the ports of
     /// `--idle-ports`: no-idle; with one tenant on the trunk:
     /// one-tenant; with
-    /// inner frames of 64 bytes: short; or another build of it, named with `--before`: before.
+    /// inner frames of 64 bytes: short; without --zipf, --churn and --vteps: no-mix; or another build of it, named with `--before`: before.
     #[arg(long, value_delimiter = ',', default_value = "testpmd,ovs", value_parser = Peer::parse_word)]
     pub(super) peers: Vec<Vec<Peer>>,
     /// What to do.
@@ -31,12 +32,17 @@ pub struct CompareOptions {
     flows: Vec<FlowCount>,
     #[command(flatten)]
     carried: Carried,
+    #[command(flatten)]
+    mix: Mix,
     /// After each row, ask this switch what its stages take.
     #[arg(long, conflicts_with = "peers_alone")]
     pub(super) account: bool,
     /// Another build of the daemon, for the peer `before`.
     #[arg(long)]
     pub(super) before: Option<PathBuf>,
+    /// Where VPP is installed: a folder with bin/vpp and bin/vppctl, built with the DPDK of this machine.
+    #[arg(long)]
+    pub(super) vpp: Option<PathBuf>,
     /// Pairs of samples per row.
     #[arg(long, default_value_t = 20, value_parser = within::<usize>(1, 1000))]
     pub(super) pairs: usize,
@@ -61,7 +67,7 @@ pub struct CompareOptions {
 impl CompareOptions {
     /// The rows' cases, flow counts, lengths and traffic.
     pub(super) fn jobs(&self) -> Vec<Job> {
-        self.carried.jobs(self.cases.iter().map(|work| work.parts()), &self.flows)
+        self.carried.jobs(self.cases.iter().map(|work| work.parts()), &self.flows, self.mix)
     }
 }
 

@@ -47,19 +47,65 @@ pub const TRUNK_PEERS: usize = 4;
 /// Bytes of a VLAN tag.
 pub(crate) const TAG: usize = 4;
 
+/// The lower halves of the addresses of the first counterpart: its MAC address behind the tunnel, and its IPv4 address.
+const FIRST_PEER: [usize; 2] = [0x0201, 0x0101];
+/// The lower half of the address of the first VTEP where there are many.
+const FIRST_VTEP: usize = 0x0001;
+
 /// The address of the i-th counterpart.
 pub fn peer_ip(index: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 0, 1, low_byte(index + 1))
+    let [high, low] = low_word(FIRST_PEER[1] + index).to_be_bytes();
+    Ipv4Addr::new(10, 0, high, low)
 }
 
 /// Its MAC address when it is behind the tunnel.
 pub fn peer_mac(index: usize) -> MacAddr {
-    MacAddr([0x02, 0, 0, 0, 0x02, low_byte(index + 1)])
+    let [high, low] = low_word(FIRST_PEER[0] + index).to_be_bytes();
+    MacAddr([0x02, 0, 0, 0, high, low])
 }
 
-/// How many counterparts a number of flows has.
-pub fn peers(flows: usize) -> usize {
-    flows.min(PEERS)
+/// The VTEP that the i-th counterpart is behind where each has its own: all of them behind one router, which is [`FAR_VTEP`].
+pub fn routed_vtep(index: usize) -> Station {
+    let [high, low] = low_word(FIRST_VTEP + index).to_be_bytes();
+    (FAR_VTEP.0, Ipv4Addr::new(172, 17, high, low))
+}
+
+/// How many counterparts a job has, of each of its tenants.
+pub fn peers(job: &Job) -> usize {
+    match job.tenants {
+        Some(_) => TRUNK_PEERS,
+        None if job.mix.vteps > 0 => job.mix.vteps,
+        None => job.flows.count.min(PEERS),
+    }
+}
+
+/// The lower halves of counterparts' addresses, MAC and IPv4, where each has a VTEP.
+pub(crate) fn counterparts(job: &Job) -> Option<[Field; 2]> {
+    let many = job.mix.vteps;
+    (many > 0).then(|| FIRST_PEER.map(|base| Field { shift: 0, values: many, base }))
+}
+
+/// The lower halves of these VTEPs' addresses.
+pub(crate) fn vteps(job: &Job) -> Option<Field> {
+    let many = job.mix.vteps;
+    (many > 0).then_some(Field { shift: 0, values: many, base: FIRST_VTEP })
+}
+
+/// Inner lengths by turns: 37, 21 and 6 of 64 frames are of the lengths of the simple IMIX, which has 7 : 4 : 1 of them; the longest as
+/// long as an MTU of 1500 bytes and the tunnel leave room for.
+pub(crate) const LENGTHS: usize = 64;
+
+/// Length of a flow's inner frame, with its frame check sequence.
+pub fn length(job: &Job, flow: usize) -> usize {
+    if !job.mix.imix {
+        return job.inner_bytes;
+    }
+    // Odd, so that all 64 come, and those of each address differ.
+    match flow * 29 % LENGTHS {
+        0..37 => *INNER_BYTES.start(),
+        37..58 => 594,
+        _ => *INNER_BYTES.end(),
+    }
 }
 
 /// A tenant of a trunk port, or the only one. Tenants have the same addresses, each in its own network.
@@ -90,8 +136,8 @@ pub fn replayed(job: &Job) -> Vec<Vec<u8>> {
 }
 
 /// The frame with the tunnel's headers, as the other end sends it.
-fn tunnelled(tenant: Tenant, source_port: u16, frame: &[u8]) -> Vec<u8> {
-    Path::v4(tenant.vtep(), NEAR_VTEP).vxlan(source_port, tenant.vni(), frame)
+fn tunnelled(from: FlowIdentity, source_port: u16, frame: &[u8]) -> Vec<u8> {
+    Path::v4(from.vtep, NEAR_VTEP).vxlan(source_port, from.tenant.vni(), frame)
 }
 
 /// Whether a frame comes again and again as it is, or with the next sequence number each time.
@@ -146,7 +192,10 @@ pub(crate) fn fields(job: &Job) -> Fields {
 /// The bits of a flow's number below its number among those with the same addresses: [`PEERS`] counterparts, or
 /// those of a trunk's tenants.
 fn low_bits(job: &Job) -> u32 {
-    if job.tenants.is_some() { TENANTS.ilog2() + TRUNK_PEERS.ilog2() } else { PEERS.ilog2() }
+    match job.tenants {
+        Some(_) => TENANTS.ilog2() + TRUNK_PEERS.ilog2(),
+        None => job.mix.vteps.max(PEERS).ilog2(),
+    }
 }
 
 /// Whose a flow is, with whom, and what it carries.
@@ -154,6 +203,8 @@ fn low_bits(job: &Job) -> u32 {
 pub struct FlowIdentity {
     pub tenant: Tenant,
     pub counterpart: usize,
+    /// Where the counterpart is.
+    pub vtep: Station,
     pub roce: bool,
 }
 
@@ -165,20 +216,22 @@ pub fn identity(job: &Job, flow: usize) -> FlowIdentity {
     };
     let (tenant, counterpart) = match job.tenants {
         Some(tenants) => (flow as u32 % TENANTS % tenants, flow / TENANTS as usize % TRUNK_PEERS),
-        None => (0, flow % PEERS),
+        None => (0, flow % job.mix.vteps.max(PEERS)),
     };
-    FlowIdentity { tenant: Tenant(tenant), counterpart, roce }
+    let tenant = Tenant(tenant);
+    let vtep = if job.mix.vteps > 0 { routed_vtep(counterpart) } else { tenant.vtep() };
+    FlowIdentity { tenant, counterpart, vtep, roce }
 }
 
 /// The frame of a flow as it goes in.
 pub fn input_frame(job: &Job, way: Case, flow: usize, sent: Sent) -> Vec<u8> {
-    let tenant = identity(job, flow).tenant;
+    let who = identity(job, flow);
     let mut frame = inner_frame(job, way, flow, sent);
     match way {
-        Case::Decap => tunnelled(tenant, low_word(OUTER_PORT.of(flow)), &frame),
+        Case::Decap => tunnelled(who, low_word(OUTER_PORT.of(flow)), &frame),
         Case::L2 | Case::Encap | Case::Both => {
             if job.tenants.is_some() {
-                frame.splice(12..12, tag(tenant));
+                frame.splice(12..12, tag(who.tenant));
             }
             frame
         }
@@ -196,7 +249,7 @@ fn inner_frame(job: &Job, way: Case, flow: usize, sent: Sent) -> Vec<u8> {
     let far_mac = if way == Case::L2 { SECOND_MAC } else { peer_mac(who.counterpart) };
     let (near, far) = (TENANT, (far_mac, peer_ip(who.counterpart)));
     let (source, destination) = if way == Case::Decap { (far, near) } else { (near, far) };
-    let length = job.inner_bytes - FCS;
+    let length = length(job, flow) - FCS;
     let path = Path::v4(source, destination);
     let Fields { tcp, udp, queue_pair } = fields(job);
     let mut frame = if who.roce {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use wire::MacAddr;
 
 use super::cases::{Case, Job, Traffic};
-use super::frames::{NEAR_VTEP, SECOND_MAC, TENANT, TRUNK_PEERS, Tenant, peer_ip, peer_mac, peers};
+use super::frames::{FAR_VTEP, NEAR_VTEP, SECOND_MAC, TENANT, Tenant, peer_ip, peer_mac, peers, routed_vtep};
 use super::peer::{Attached, FramePort, StageTime, Switch, SwitchSetup, mbufs};
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::interrupt;
@@ -173,9 +173,11 @@ fn sent_by(answer: &Value, name: &str) -> Option<u64> {
     port["tx-packets"].as_u64()
 }
 
-/// Entries of the flow table: one per flow and direction and some room.
+/// Entries of the flow table: one per flow and direction and some room; none to spare where flows are replaced, so that an old one
+/// has to go for each new one.
 fn entries(job: &Job) -> usize {
-    (job.flows.count * job.case.ways().len() * 5 / 4).max(65_536)
+    let flows = job.flows.count * job.case.ways().len();
+    if job.mix.churn > 0 { flows } else { (flows * 5 / 4).max(65_536) }
 }
 
 fn config(setup: &SwitchSetup<'_>, daemon: &DaemonSetup<'_>) -> String {
@@ -205,17 +207,18 @@ fn config(setup: &SwitchSetup<'_>, daemon: &DaemonSetup<'_>) -> String {
         vnic(&mut config, job, tenant, (&name, &port), (TENANT.0, &[TENANT.1]));
     }
     if job.case == Case::L2 {
-        let everybody: Vec<Ipv4Addr> = (0..peers(job.flows.count)).map(peer_ip).collect();
+        let everybody: Vec<Ipv4Addr> = (0..peers(job)).map(peer_ip).collect();
         vnic(&mut config, job, Tenant(0), (far.0, &far.1), (SECOND_MAC, &everybody));
         return config.text();
     }
     // More than an Ethernet has is for devices of our own.
     let mtu = if matches!(setup.sink, FramePort::Attached(_)) { 1500 } else { 1600 };
-    let vteps: Vec<Station> = tenants().map(Tenant::vtep).collect();
-    config.uplink(far.0, NEAR_VTEP, &vteps, mtu, &far.1);
-    let counterparts = if job.tenants.is_some() { TRUNK_PEERS } else { peers(job.flows.count) };
-    for (tenant, vtep) in tenants().zip(vteps) {
-        locations(&mut config, tenant, vtep, counterparts);
+    let neighbours: Vec<Station> = tenants().map(Tenant::vtep).collect();
+    let routed = if job.mix.vteps > 0 { json!({ "gateway": [FAR_VTEP.1] }) } else { json!({}) };
+    config.uplink(far.0, NEAR_VTEP, &neighbours, mtu, &with(far.1, &routed));
+    for tenant in tenants() {
+        let vtep = |index| if job.mix.vteps > 0 { routed_vtep(index) } else { tenant.vtep() };
+        locations(&mut config, tenant, peers(job), vtep);
     }
     config.text()
 }
@@ -281,10 +284,15 @@ pub(crate) fn vnic(
     config.vnic(name, mac, vips, &settings);
 }
 
-/// The counterparts of a tenant, behind a VTEP.
-pub(crate) fn locations(config: &mut Config, tenant: Tenant, vtep: Station, counterparts: usize) {
+/// The counterparts of a tenant, behind their VTEPs.
+pub(crate) fn locations(
+    config: &mut Config,
+    tenant: Tenant,
+    counterparts: usize,
+    vtep: impl Fn(usize) -> Station,
+) {
     for index in 0..counterparts {
-        config.location(tenant.vni().get(), (peer_mac(index), peer_ip(index)), vtep.1);
+        config.location(tenant.vni().get(), (peer_mac(index), peer_ip(index)), vtep(index).1);
     }
 }
 
@@ -310,6 +318,7 @@ pub(crate) fn port_value(port: &FramePort, number: usize) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compare::cases::Mix;
 
     fn text(case: Case, qos: bool) -> String {
         text_for(&Job { qos, ..Job::plain(case, "1k") })
@@ -328,6 +337,7 @@ mod tests {
             prefix: "prefix".into(),
             exact_match_cache: Default::default(),
             vswitch: std::path::Path::new("vswitch"),
+            vpp: None,
         };
         config(&setup, &setup.daemon())
     }
@@ -349,6 +359,19 @@ mod tests {
             (count("port = \"sink\""), count("ip = \"172.16.0."), count("\"1406Mbit\"")),
             (64, 64, 128)
         );
+    }
+
+    #[test]
+    fn many_vteps_are_behind_one_router_and_a_table_with_churn_is_full() {
+        let mix = Mix { vteps: 16_384, churn: 10, ..Mix::default() };
+        let text = text_for(&Job { mix, ..Job::plain(Case::Encap, "100k") });
+        let count = |word: &str| text.matches(word).count();
+        assert_eq!((count("[[location]]"), count("[[uplink.neighbours]]")), (16_384, 1), "{text}");
+        assert!(
+            text.contains("gateway = [\"172.16.0.2\"]") && text.contains("vtep = \"172.17.64.0\""),
+            "{text}"
+        );
+        assert!(text.contains("entries = 100000"), "{text}");
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub enum Megaflows {
     /// One per 5-tuple, as a rule that hashes the 5-tuple brings about.
     Exact,
     Wildcard,
+    /// Few, and every packet is looked up among the connections that it follows.
+    Conntrack,
 }
 
 #[derive(Debug)]
@@ -116,7 +118,7 @@ impl Ovs {
         // A choice among one link: changes nothing but makes the whole 5-tuple part of the megaflow.
         let cut = match self.megaflows {
             Megaflows::Exact => "multipath(symmetric_l3l4+udp,50,modulo_n,1,0,NXM_NX_REG0[]),",
-            Megaflows::Wildcard => "",
+            Megaflows::Wildcard | Megaflows::Conntrack => "",
         };
         // The tenant's port is 1 or 2 of its bridge, the underlay's the other number of its own, and the tunnel is 3.
         let into = |local: u32, outside: u32| {
@@ -137,6 +139,12 @@ impl Ovs {
             Case::Decap => out_of(2, 1).into(),
             Case::Both => [into(1, 2), out_of(1, 2)].concat(),
         };
+        let rules: Vec<_> = match self.megaflows {
+            Megaflows::Conntrack => {
+                rules.into_iter().flat_map(|(bridge, rule)| followed(bridge, rule)).collect()
+            }
+            _ => rules,
+        };
         rules.iter().try_for_each(|(bridge, rule)| self.switch.control.flow(bridge, rule))
     }
 
@@ -145,6 +153,24 @@ impl Ovs {
         let word = format!("other_config:{setting}");
         self.switch.control.vsctl(&["set", "Open_vSwitch", ".", &word]).map(drop)
     }
+}
+
+/// The rule of a bridge of tenants as a stateful one: what is of no known connection is made one, with a mark, by which its packets are
+/// known from then on in whichever direction they go.
+fn followed(bridge: &'static str, rule: String) -> Vec<(&'static str, String)> {
+    if bridge != INTEGRATION {
+        return vec![(bridge, rule)];
+    }
+    let (ingress, actions) = rule.split_once(",actions=").unwrap_or((&rule, ""));
+    let table = |more: &str| format!("table=1,{ingress},ip,ct_state=+trk,{more}");
+    vec![
+        (bridge, format!("{ingress},ip,actions=ct(table=1,zone=1)")),
+        (
+            bridge,
+            format!("{},actions=ct(commit,zone=1,exec(set_field:1->ct_mark)),{actions}", table("ct_mark=0")),
+        ),
+        (bridge, format!("{},actions={actions}", table("ct_mark=1"))),
+    ]
 }
 
 /// Keys of `other_config`.
@@ -192,6 +218,22 @@ pub(crate) fn memory(job: &Job, replayed: bool) -> u64 {
     if fits_a_port(job, replayed) { 256 } else { 1024 }
 }
 
+impl Ovs {
+    /// Waits until all flows are connections.
+    fn settle_connections(&mut self, flows: usize) -> Result<()> {
+        let OpenVswitch { daemon, control, .. } = &mut self.switch;
+        daemon.await_that("its connections to be known", SETTLE_LIMIT, || {
+            interrupt::pause(Duration::from_millis(100))?;
+            Ok(connections(&control.appctl(&["dpctl/ct-get-nconns"])?).is_some_and(|count| count >= flows))
+        })
+    }
+}
+
+/// The number of connections in `dpctl/ct-get-nconns`.
+fn connections(text: &str) -> Option<usize> {
+    text.trim().parse().ok()
+}
+
 impl Switch for Ovs {
     fn name(&self) -> &str {
         "ovs"
@@ -208,15 +250,19 @@ impl Switch for Ovs {
 
     fn settle(&mut self) -> Result<()> {
         let flows = flows(&self.job);
+        if self.megaflows == Megaflows::Conntrack {
+            self.settle_connections(flows)?;
+        }
         let wanted = if self.megaflows == Megaflows::Exact { flows } else { 1 };
-        if flows > CACHED_FLOWS {
+        let many = self.megaflows == Megaflows::Exact && flows > CACHED_FLOWS;
+        if many {
             // A round of its revalidators that takes long, because the flows are too many or because the switch is frozen
             // in the middle of it, lowers the limit, and flows are thrown out again.
             self.set("max-revalidator=600000")?;
         }
         let OpenVswitch { daemon, control, .. } = &mut self.switch;
         daemon.await_that("its flows to be installed", SETTLE_LIMIT, || {
-            if flows > CACHED_FLOWS {
+            if many {
                 // A round under way may lower it once more at its end.
                 control.appctl(&["upcall/set-flow-limit", &limit(flows).to_string()])?;
             }
@@ -227,7 +273,7 @@ impl Switch for Ovs {
             }
             Ok(enough)
         })?;
-        if flows > MOST_LISTED {
+        if self.megaflows == Megaflows::Exact && flows > MOST_LISTED {
             // What comes out is looked at in any case.
             return Ok(());
         }
@@ -248,6 +294,7 @@ fn check_flows(dump: &str, case: Case, megaflows: Megaflows, flows: usize) -> Re
     let right_number = match megaflows {
         Megaflows::Exact => found >= flows,
         Megaflows::Wildcard => found <= 8,
+        Megaflows::Conntrack => found <= 24 && dump.contains("ct(zone=1)"),
     };
     if actions.iter().all(|action| dump.contains(action)) && right_number {
         return Ok(());
@@ -321,6 +368,19 @@ mod tests {
         assert_eq!(sent_by(SHOW, "source"), None);
         let text = "netdev@ovs-netdev:\n  flows         : (current 1003) (avg 3) (max 9) (limit 10000)\n";
         assert_eq!(installed(text), Some(1003));
+    }
+
+    #[test]
+    fn a_rule_of_tenants_becomes_stateful_and_one_of_the_underlay_stays() {
+        let rules = followed(INTEGRATION, "in_port=1,actions=output:3".into());
+        assert_eq!(rules[0].1, "in_port=1,ip,actions=ct(table=1,zone=1)");
+        assert_eq!(
+            rules[1].1,
+            "table=1,in_port=1,ip,ct_state=+trk,ct_mark=0,actions=ct(commit,zone=1,exec(set_field:1->ct_mark)),output:3"
+        );
+        assert_eq!(rules[2].1, "table=1,in_port=1,ip,ct_state=+trk,ct_mark=1,actions=output:3");
+        assert_eq!(followed(UNDERLAY, "in_port=2,actions=LOCAL".into()).len(), 1);
+        assert_eq!((connections("1003\n"), connections("")), (Some(1003), None));
     }
 
     #[test]

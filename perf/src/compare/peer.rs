@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cases::{Job, Peer};
 use super::plugin::TemplateDevice;
-use super::{ours, ovs, testpmd};
+use super::{ours, ovs, testpmd, vpp};
 use crate::Result;
 use crate::host::cores::Cores;
 use crate::host::daemon::DaemonSetup;
@@ -91,6 +91,8 @@ pub struct SwitchSetup<'a> {
     pub prefix: String,
     pub exact_match_cache: ovs::ExactMatchCache,
     pub vswitch: &'a Path,
+    /// Where VPP is installed.
+    pub vpp: Option<&'a Path>,
 }
 
 impl SwitchSetup<'_> {
@@ -160,7 +162,11 @@ pub fn start(contender: Contender, setup: &SwitchSetup<'_>) -> Result<Box<dyn Sw
         Contender::Peer(peer) if peer.is_ourselves() => Box::new(ours::Ours::start(setup)?),
         Contender::Peer(Peer::OvsExact) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Exact)?),
         Contender::Peer(Peer::OvsWildcard) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Wildcard)?),
-        Contender::Peer(_) => Box::new(testpmd::start(setup)?),
+        Contender::Peer(Peer::OvsConntrack) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Conntrack)?),
+        Contender::Peer(Peer::Vpp) => Box::new(vpp::Vpp::start(setup, false)?),
+        Contender::Peer(Peer::VppAcl) => Box::new(vpp::Vpp::start(setup, true)?),
+        Contender::Peer(Peer::TestpmdMac) => Box::new(testpmd::start(setup, "mac")?),
+        Contender::Peer(_) => Box::new(testpmd::start(setup, "io")?),
     })
 }
 

@@ -37,11 +37,11 @@ impl TemplateDevice {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{HashMap, HashSet};
+    use std::collections::HashMap;
     use std::time::Duration;
 
     use super::*;
-    use crate::compare::cases::{Case, Job, Traffic};
+    use crate::compare::cases::{Case, Job, Mix, Traffic};
     use crate::compare::program::program;
     use crate::host::process::{Placement, Process};
 
@@ -71,17 +71,48 @@ mod tests {
             .unwrap()
     }
 
+    /// A folder, and the driver; nothing where it cannot be built.
+    fn built(name: &str) -> Option<(PathBuf, PathBuf)> {
+        let folder = std::env::temp_dir().join(format!("perf-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let plugin =
+            build(&folder).inspect_err(|error| eprintln!("the driver cannot be built here: {error}"));
+        Some((folder, plugin.ok()?))
+    }
+
+    /// How often each hash comes among packets.
+    fn times(packets: &[String]) -> HashMap<&str, usize> {
+        let mut times = HashMap::new();
+        for packet in packets {
+            let hash = packet.split("RSS hash=").nth(1).unwrap().split([' ', '-']).next().unwrap();
+            *times.entry(hash).or_default() += 1;
+        }
+        times
+    }
+
+    #[test]
+    fn flows_come_by_zipfs_law_or_give_way_to_new_ones() {
+        let Some((folder, plugin)) = built("template-mix") else { return };
+        let job = |mix| Job { mix, ..Job::plain(Case::Encap, "16") };
+        let packets = received(&plugin, &folder, &job(Mix { zipf: true, ..Mix::default() }));
+        // Behind the two rounds in which each comes once. The first one's share is ln 2 / ln 17, a quarter; by turns it is a sixteenth.
+        let drawn = times(&packets[40..]);
+        let most = drawn.values().max().unwrap();
+        assert!(most * 6 > packets.len() - 40 && drawn.len() > 6, "{drawn:?}");
+        // Eight of sixteen are new in each of a dozen rounds.
+        let packets = received(&plugin, &folder, &job(Mix { churn: 500, ..Mix::default() }));
+        let different = times(&packets).len();
+        assert!((80..130).contains(&different), "{different}");
+        // Flows to many addresses, of one source port.
+        let mix = Mix { vteps: 64, ..Mix::default() };
+        let packets = received(&plugin, &folder, &Job { mix, ..Job::plain(Case::Decap, "64") });
+        assert_eq!(times(&packets).len(), 64);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
     #[test]
     fn received_packets_bear_what_a_nic_says_of_them() {
-        let folder = std::env::temp_dir().join(format!("perf-template-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let plugin = match build(&folder) {
-            Ok(plugin) => plugin,
-            Err(error) => {
-                eprintln!("the driver cannot be built here: {error}");
-                return;
-            }
-        };
+        let Some((folder, plugin)) = built("template") else { return };
         let job = |case, traffic, tenants| Job { traffic, tenants, ..Job::plain(case, "64") };
         // Numbers of 5-tuples: queue pairs of one UDP source port have one for each of 16 addresses.
         for (job, types, tuples) in [
@@ -96,18 +127,15 @@ mod tests {
         ] {
             let packets = received(&plugin, &folder, &job);
             assert!(packets.len() > 100, "{packets:?}");
-            let mut times: HashMap<&str, usize> = HashMap::new();
             for packet in &packets {
                 assert!(packet.contains(&format!("hw ptype: {types}")), "{packet}");
                 for flag in ["RSS_HASH", "IP_CKSUM_GOOD", "L4_CKSUM_GOOD"] {
                     assert!(packet.contains(&format!("RTE_MBUF_F_RX_{flag}")), "{packet}");
                 }
-                let hash = packet.split("RSS hash=").nth(1).unwrap().split([' ', '-']).next().unwrap();
-                *times.entry(hash).or_default() += 1;
             }
-            let hashes: HashSet<&str> = times.into_keys().collect();
+            let times = times(&packets);
             // Three rounds over all flows.
-            assert_eq!(hashes.len(), tuples, "{}: {hashes:?}", job.label());
+            assert_eq!(times.len(), tuples, "{}: {times:?}", job.label());
         }
         std::fs::remove_dir_all(&folder).unwrap();
     }

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Skipped;
-use super::cases::{Job, Peer};
+use super::cases::{Job, Mix, Peer, is_default};
 use super::peer::StageTime;
 use super::sample::Sample;
 use crate::report::stats::{Spread, median, median_interval};
@@ -38,6 +38,9 @@ pub struct CompareRow {
     pub inner_bytes: usize,
     /// tcp, rocev2, mixed, udp or udp-few.
     pub traffic: String,
+    /// How the packets differ from those of other rows; said only what is not as usual.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub mix: Mix,
     /// Whether we had rates; said only if so.
     #[serde(default, skip_serializing_if = "is_default")]
     pub qos: bool,
@@ -65,11 +68,6 @@ pub struct CompareRow {
     /// What the table has beside that.
     #[serde(skip)]
     pub more: More,
-}
-
-/// True for what is as usual, which is not said; as serde asks.
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 /// Figures of a row that are in the table and in records.
@@ -104,6 +102,7 @@ impl CompareRow {
             flows: job.flows.given.clone(),
             inner_bytes: job.inner_bytes,
             traffic: job.traffic.to_string(),
+            mix: job.mix,
             qos: job.qos,
             burst: job.burst,
             groups: job.groups,
@@ -115,7 +114,7 @@ impl CompareRow {
             ratio_median: ratio.map(|ratio| ratio.median),
             ratio_max: ratio.map(|ratio| ratio.max),
             added_cycles: added
-                .filter(|_| peer == Peer::Testpmd || peer.is_ourselves())
+                .filter(|_| peer.moves_only() || peer.is_ourselves())
                 .map(|added| added.median),
             more: More {
                 ours_cycles: median(&each(&|pair| Some(pair.ours?.cycles(hertz)))),
@@ -129,6 +128,13 @@ impl CompareRow {
     }
 }
 
+impl CompareRow {
+    /// Lengths of inner frames.
+    pub fn bytes(&self) -> String {
+        if self.mix.imix { "imix".to_owned() } else { self.inner_bytes.to_string() }
+    }
+}
+
 /// An interval of ratios in words.
 pub fn interval(interval: Option<(f64, f64)>) -> String {
     interval.map_or_else(|| "-".to_owned(), |(low, high)| format!("{low:.2} to {high:.2}"))
@@ -137,8 +143,9 @@ pub fn interval(interval: Option<(f64, f64)>) -> String {
 pub const TABLE: Table<CompareRow> = Table(&[
     column("case", -13, |row| row.case.clone()),
     column("flows", 6, |row| row.flows.clone()),
-    column("bytes", 6, |row| row.inner_bytes.to_string()),
+    column("bytes", 6, |row| row.bytes()),
     column("traffic", -7, |row| row.traffic.clone()),
+    column("mix", -9, |row| row.mix.to_string()),
     column("peer", -13, |row| row.peer.clone()),
     column("ours Mpps", 10, |row| number(row.ours_mpps, 2)),
     column("cyc", 6, |row| number(row.more.ours_cycles, 0)),
@@ -155,8 +162,9 @@ pub const TABLE: Table<CompareRow> = Table(&[
 /// A row that says why there is none.
 pub fn skipped_row(skipped: &Skipped) -> String {
     let Skipped { job, peer, reason } = skipped;
-    let (case, traffic) = (job.label(), job.traffic);
-    format!("{case:<13} {:>6} {:>6} {traffic:<7} {peer:<13} skipped: {reason}", job.flows, job.inner_bytes)
+    let Job { flows, inner_bytes, traffic, mix, .. } = job;
+    let case = job.label();
+    format!("{case:<13} {flows:>6} {inner_bytes:>6} {traffic:<7} {mix:<9} {peer:<13} skipped: {reason}")
 }
 
 /// The line below a row that says what our stages take; nothing if that was not asked for.

@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 
+use super::cases::Mix;
 use super::record::{Record, RecordedRow};
 use super::report::interval;
 use crate::report::table::{Table, column, number};
@@ -76,6 +77,8 @@ impl Target {
                 && row.traffic == "tcp"
                 && (row.case.as_str(), row.flows.as_str()) == (self.case, self.flows)
                 && row.inner_bytes == self.inner_bytes
+                && row.mix == Mix::default()
+                && !row.groups
                 && row.peer == self.peer
         })
     }
@@ -211,8 +214,10 @@ fn stages(text: &mut String, records: &[Record]) {
 const ROWS: Table<RecordedRow> = Table(&[
     column("case", 0, |RecordedRow { row, .. }| row.case.clone()),
     column("flows", 0, |RecordedRow { row, .. }| row.flows.clone()),
-    column("bytes", 0, |RecordedRow { row, .. }| row.inner_bytes.to_string()),
+    column("bytes", 0, |RecordedRow { row, .. }| row.bytes()),
     column("traffic", 0, |RecordedRow { row, .. }| row.traffic.clone()),
+    column("mix", 0, |RecordedRow { row, .. }| row.mix.to_string()),
+    column("groups", 0, |RecordedRow { row, .. }| if row.groups { "yes" } else { "no" }.into()),
     column("rates", 0, |RecordedRow { row, .. }| match (row.qos, row.burst) {
         (false, _) => "no".into(),
         (true, 0) => "yes".into(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::board::Kept;
 use super::cases::{Case, Job, Peer};
-use super::check::{self, Input};
+use super::check::{self, Done, Input};
 use super::peer::{Contender, StageTime, Switch};
 use super::sample::{Counter, Moment, Sample, WARM_UP};
 use crate::host::{interrupt, threads};
@@ -151,8 +151,12 @@ fn measure(runners: &mut [&mut Runner], seconds: f64) -> Result<Vec<Sample>> {
 
 /// Checks what was kept of the frames that a switch sent one way.
 pub fn check_kept(contender: Contender, job: &Job, way: Case, input: Input<'_>, kept: &[Kept]) -> Result<()> {
-    let moves_only = matches!(contender, Contender::Peer(Peer::Testpmd));
-    check::check(job, way, moves_only, input, kept).map_err(|wrong| Error::Output {
+    let done = match contender {
+        Contender::Peer(Peer::Testpmd) => Done::Moved,
+        Contender::Peer(Peer::TestpmdMac) => Done::Readdressed,
+        _ => Done::Work,
+    };
+    check::check(job, way, done, input, kept).map_err(|wrong| Error::Output {
         switch: contender,
         case: way,
         flows: job.flows.given.clone(),

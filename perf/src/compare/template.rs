@@ -8,6 +8,9 @@ use std::fmt::Write as _;
 /// Bytes of a frame that the device writes; the rest of its buffers is written once.
 pub const HEAD: usize = 128;
 
+/// Flow numbers are below this.
+const NUMBERS: u64 = 1 << 24;
+
 /// Where a patch takes its bits from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bits {
@@ -16,7 +19,7 @@ pub enum Bits {
     Round,
 }
 
-/// `base + ((bits & mask) << left)`, written at `offset` in network order.
+/// `base + (bits & mask) * factor`, modulo 2^32, written at `offset` in network order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patch {
     pub offset: usize,
@@ -24,8 +27,8 @@ pub struct Patch {
     pub width: usize,
     pub bits: Bits,
     pub mask: u32,
-    /// How far it is shifted up.
-    pub left: u32,
+    /// 1, or all ones where the field gets less by what another gets more.
+    pub factor: u32,
     pub base: u32,
 }
 
@@ -40,7 +43,7 @@ impl Patch {
             Bits::Flow(shift) => shift,
             Bits::Round => 32,
         };
-        format!("{}:{}:{shift}:{}:{}:{}", self.offset, self.width, self.mask, self.left, self.base)
+        format!("{}:{}:{shift}:{}:{}:{}", self.offset, self.width, self.mask, self.factor, self.base)
     }
 }
 
@@ -57,6 +60,10 @@ pub struct DeviceTemplate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     pub flows: u32,
+    /// Flows of each round that give way to new ones in the next.
+    pub churn: u32,
+    /// Whether flows come by Zipf's law once all of them have come twice.
+    pub zipf: bool,
     /// Flow F is of template F modulo their number.
     pub templates: Vec<DeviceTemplate>,
 }
@@ -64,7 +71,10 @@ pub struct Program {
 impl Program {
     /// The text that the device reads.
     pub fn text(&self) -> String {
-        let mut text = format!("flows {}\n", self.flows);
+        let mut text = format!("flows {}\nchurn {}\n", self.flows, self.churn);
+        if self.zipf {
+            text.push_str("zipf\n");
+        }
         for template in &self.templates {
             // Writing into a String cannot fail.
             let _ = write!(text, "template {} ", template.length);
@@ -77,6 +87,13 @@ impl Program {
             text.push('\n');
         }
         text
+    }
+
+    /// How many flows are in the frames of a device that has made so many, at most.
+    pub fn flows_among(&self, made: u64) -> usize {
+        let begun = made / u64::from(self.flows) + 2;
+        let replaced = if self.churn == 0 { 0 } else { begun * u64::from(self.churn) };
+        (u64::from(self.flows) + replaced).min(NUMBERS) as usize
     }
 
     fn template(&self, flow: u32) -> &DeviceTemplate {
@@ -93,7 +110,7 @@ impl Program {
                 Bits::Flow(shift) => flow >> shift,
                 Bits::Round => round,
             };
-            let value = patch.base.wrapping_add((bits & patch.mask) << patch.left).to_be_bytes();
+            let value = patch.base.wrapping_add((bits & patch.mask).wrapping_mul(patch.factor)).to_be_bytes();
             frame[patch.offset..patch.offset + patch.width].copy_from_slice(&value[4 - patch.width..]);
         }
         frame

@@ -1,4 +1,5 @@
-//! `dpdk-testpmd` in io mode: the floor, what source, sink and burst handling cost by themselves.
+//! `dpdk-testpmd` in io mode: the floor, what source, sink and burst handling cost by themselves; and in mac mode, which touches
+//! each packet.
 
 use super::peer::{Switch, SwitchSetup, mbufs};
 use crate::Result;
@@ -8,7 +9,7 @@ use crate::host::testpmd::{LIMIT, Testpmd, TestpmdSpec};
 const SINK_PORT: &str = "1";
 
 /// Starts it and begins forwarding.
-pub fn start(setup: &SwitchSetup<'_>) -> Result<Testpmd> {
+pub fn start(setup: &SwitchSetup<'_>, mode: &str) -> Result<Testpmd> {
     // Port 0 and port 1 follow the order of the devices.
     let (source, sink) = (setup.source.device(0), setup.sink.device(1));
     let mut eal = setup.bus_words();
@@ -29,7 +30,7 @@ pub fn start(setup: &SwitchSetup<'_>) -> Result<Testpmd> {
         own.extend(["rxq", "txq"].map(|queues| format!("--{queues}={}", cores.len())));
     }
     let (housekeeping, prefix) = (setup.housekeeping, setup.prefix.as_str());
-    let mut testpmd = Testpmd::start(&TestpmdSpec { housekeeping, cores, prefix, eal, own })?;
+    let mut testpmd = Testpmd::start(&TestpmdSpec { mode, housekeeping, cores, prefix, eal, own })?;
     testpmd.forward()?;
     Ok(testpmd)
 }

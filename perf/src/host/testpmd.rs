@@ -1,4 +1,4 @@
-//! `dpdk-testpmd` in io mode as a child: receives and sends and looks at nothing.
+//! `dpdk-testpmd` as a child: receives and sends, and looks at nothing, or writes MAC addresses and looks at nothing else.
 
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ pub const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 pub struct TestpmdSpec<'a> {
+    /// What it does with packets, in its words: `io` or `mac`.
+    pub mode: &'a str,
     pub housekeeping: usize,
     /// The cores that forward.
     pub cores: &'a [usize],
@@ -22,6 +24,8 @@ pub struct TestpmdSpec<'a> {
 #[derive(Debug)]
 pub struct Testpmd {
     pub process: Process,
+    /// What it says when it begins to forward.
+    begun: String,
     // Goes after the process.
     _run_folder: RunFolder,
 }
@@ -37,13 +41,13 @@ impl Testpmd {
             spec.prefix
         );
         let split = |words: &str| words.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        let own = split(&format!("-- -i --forward-mode=io --nb-cores={}", spec.cores.len()));
+        let own = split(&format!("-- -i --forward-mode={} --nb-cores={}", spec.mode, spec.cores.len()));
         let arguments = [&split(&words), &spec.eal, &own, &spec.own].map(Vec::as_slice).concat();
         let run_folder = RunFolder(spec.prefix.to_owned());
         let placement = Placement { line_buffered: true, ..Placement::default() };
         let remedy = "install DPDK's tools: scripts/bootstrap";
         let process = Process::start("dpdk-testpmd", &arguments, &[], placement, remedy)?;
-        Ok(Self { process, _run_folder: run_folder })
+        Ok(Self { process, begun: format!("{} packet forwarding", spec.mode), _run_folder: run_folder })
     }
 
     /// Waits until it takes commands.
@@ -56,7 +60,7 @@ impl Testpmd {
     pub fn forward(&mut self) -> Result<()> {
         self.process.type_line("start")?;
         self.process.await_output("`start` to forward", LIMIT, |lines| {
-            lines.iter().any(|line| line.contains("io packet forwarding")).then_some(())
+            lines.iter().any(|line| line.contains(&self.begun)).then_some(())
         })
     }
 }

@@ -9,7 +9,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use crate::compare::cases::{Case, FlowCount, Job, Peer, Traffic};
+use crate::compare::cases::{Case, FlowCount, Job, Mix, Peer, Traffic};
 use crate::compare::frames;
 use crate::compare::peer::Attached;
 use crate::generator::scenario::{ScenarioError, SourceText};
@@ -250,6 +250,7 @@ impl LabRun {
                     flows,
                     inner_bytes,
                     traffic,
+                    mix: Mix::default(),
                     qos,
                     groups: false,
                     burst: 0,

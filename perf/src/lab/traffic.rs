@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::file::{Lab, LabForwarder};
 use super::{Measurement, MeasurementKind};
 use crate::compare::cases::{Case, Peer, Traffic};
-use crate::compare::frames::{FAR_VTEP, NEAR_VTEP, SECOND_MAC, TENANT, VNI, peer_ip, peer_mac, peers};
+use crate::compare::frames::{FAR_VTEP, NEAR_VTEP, PEERS, SECOND_MAC, TENANT, VNI, peer_ip, peer_mac};
 use crate::compare::peer::Attached;
 
 /// The shortest frame of RoCEv2 with a signature; longer ones come in steps of 4.
@@ -98,7 +98,7 @@ fn streams(text: &mut String, measurement: &Measurement) {
 }
 
 fn stream(text: &mut String, measurement: &Measurement, way: Case, kind: &str, flows: usize) {
-    let count = peers(flows);
+    let count = flows.min(PEERS);
     let far_mac = match way {
         Case::L2 => SECOND_MAC.to_string(),
         _ => format!("{}..{}", peer_mac(0), peer_mac(count - 1)),

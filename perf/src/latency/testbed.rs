@@ -177,6 +177,7 @@ fn start_testpmd(folder: &Path, ports: Ports, cores: Cores, prefix: &str) -> Res
     };
     let words = |words: &str| words.split(' ').map(str::to_owned).collect();
     let mut testpmd = Testpmd::start(&TestpmdSpec {
+        mode: "io",
         housekeeping: cores.housekeeping,
         cores: &[cores.forwarding],
         prefix,

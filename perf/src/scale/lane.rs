@@ -104,7 +104,8 @@ mod tests {
             let bytes = Path::v4(lane.near(), lane.far()).vxlan(50_000, lane.tenant().vni(), &[7; 60]);
             Kept { length: bytes.len(), bytes }
         };
-        let right = |kept: &Kept| check::outer(0, &kept.bytes, WorkerLane(0).tenant());
+        let first = WorkerLane(0).tenant();
+        let right = |kept: &Kept| check::outer(0, &kept.bytes, first, first.vtep());
         assert_eq!(right(&WorkerLane(1).as_first(sent(WorkerLane(1)))), Ok(50_000));
         assert!(right(&WorkerLane(1).as_first(sent(WorkerLane(2)))).is_err());
         for at in (0..OUTER).filter(|at| !PORT.contains(at) && !(18..23).contains(at)) {

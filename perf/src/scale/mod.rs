@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum as _;
 
-use crate::compare::cases::{Case, FlowCount, Job};
+use crate::compare::cases::{Case, FlowCount, Job, Mix};
 use crate::compare::plugin::{self, TemplateDevice};
 use crate::compare::runner::{Runner, quiet, sample};
 use crate::compare::sample::Sample;
@@ -107,7 +107,7 @@ fn measure(options: &ScaleOptions, vswitch: &Path) -> Result<ScaleReport> {
         }
     };
     let works = options.cases.iter().map(|&case| (case, None));
-    let jobs = options.carried.jobs(works, &options.flows);
+    let jobs = options.carried.jobs(works, &options.flows, Mix::default());
     let memory = |job: &Job| 2 * testbed::memory(job, 1) + testbed::memory(job, usize::from(WORKERS));
     let _hugepages = HugePages::reserve(jobs.iter().map(memory).max().unwrap_or(0), &scratch)?;
     let mut bench = Bench { options, vswitch, scratch, plugin, cores, serial: 0 };

@@ -58,7 +58,7 @@ fn config(job: &Job, workers: &[WorkerSetup], lanes: u32, daemon: &DaemonSetup<'
             (TENANT.0, &[TENANT.1]),
         );
         config.uplink(&outside, lane.near(), &[lane.far()], 1600, &port(&worker.outside, 1));
-        ours::locations(&mut config, tenant, lane.far(), peers(job.flows.count));
+        ours::locations(&mut config, tenant, peers(job), |_| lane.far());
     }
     config.text()
 }
@@ -83,7 +83,7 @@ pub fn start(
             let kept: Vec<_> =
                 kept.map(|kept| if way == Case::Encap { lane.as_first(kept) } else { kept }).collect();
             let program = WorkerLane(0).program(job, way);
-            check_kept(Contender::Ours, job, way, Input::Made(&program), &kept)?;
+            check_kept(Contender::Ours, job, way, Input::Made { program: &program, made: 0 }, &kept)?;
         }
         Ok(counter)
     })
