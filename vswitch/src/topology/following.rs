@@ -14,10 +14,11 @@ use crate::topology::underlay::Neighbours;
 
 impl Topology {
     /// Brings locations, and takes others out, ready to [`commit`](Self::commit); those that cannot be brought, by their places in
-    /// `come`, with the reasons. Addresses that are in neither list stay as they are.
+    /// `come`, with the reasons. Addresses that are in neither list stay as they are. Of a network whose list of VTEPs to flood to
+    /// does not fit any more none are brought, and the others are.
     ///
     /// # Errors
-    /// [`TopologyError`] when the flood lists do not fit, with nothing changed.
+    /// [`TopologyError`] when not even what is left fits, with nothing changed.
     pub fn follow_locations(
         &mut self,
         config: &Config,
@@ -25,45 +26,78 @@ impl Topology {
         gone: &[(Vni, IpAddr)],
         neighbours: &Neighbours,
     ) -> Result<BTreeMap<usize, TopologyError>, TopologyError> {
-        let mut refused = BTreeMap::new();
+        let mut crowded: BTreeMap<u32, TopologyError> = BTreeMap::new();
+        loop {
+            let mut refused = BTreeMap::new();
+            let mut fault = None;
+            let followed = self.redraft(neighbours, |topology| {
+                let flooding = topology.bring_heard(config, come, gone, &crowded, &mut refused);
+                topology.rebuild_flood_lists(config, &flooding).map_err(|(vpc, error)| {
+                    fault = Some(vpc);
+                    error
+                })
+            });
+            match (followed, fault) {
+                (Ok(()), _) => return Ok(refused),
+                (Err(error), Some(vpc)) if !crowded.contains_key(&vpc) => {
+                    crowded.insert(vpc, error);
+                }
+                (Err(error), _) => return Err(error),
+            }
+        }
+    }
+
+    /// The half of it that places stations: those of `crowded` networks are refused. The networks behind whose VTEPs something came or
+    /// went.
+    fn bring_heard(
+        &mut self,
+        config: &Config,
+        come: &[LocationConfig],
+        gone: &[(Vni, IpAddr)],
+        crowded: &BTreeMap<u32, TopologyError>,
+        refused: &mut BTreeMap<usize, TopologyError>,
+    ) -> BTreeSet<u32> {
         let mut vteps: HashMap<IpAddr, Result<(), TopologyError>> = HashMap::new();
-        self.redraft(neighbours, |topology| {
-            let mut flooding = BTreeSet::new();
-            for &(vni, vip) in gone {
-                let Some(vpc) = topology.draft.next.vnis.get(u128::from(vni.get())) else { continue };
-                if topology.draft.locations.contains_key(&(vpc, vip)) {
-                    topology.drop_location(vpc, vip);
-                    flooding.insert(vpc);
-                }
+        let mut flooding = BTreeSet::new();
+        for &(vni, vip) in gone {
+            let Some(vpc) = self.draft.next.vnis.get(u128::from(vni.get())) else { continue };
+            if self.draft.locations.contains_key(&(vpc, vip)) {
+                self.drop_location(vpc, vip);
+                flooding.insert(vpc);
             }
-            for (at, location) in come.iter().enumerate() {
-                let vtep = vteps.entry(location.vtep).or_insert_with(|| topology.check_vtep(location.vtep));
-                let checked = vtep.clone().and_then(|()| Ok(validate::location(config, location)?));
-                let placed = checked.and_then(|()| {
-                    let vpc = topology.vpc_of(location)?;
-                    topology.refuse_local(vpc, location)?;
-                    topology.unlearn(vpc, location.vip);
-                    Ok(topology.put_location(location)?.then_some(vpc))
-                });
-                match placed {
-                    Ok(vpc) => flooding.extend(vpc),
-                    Err(error) => drop(refused.insert(at, error)),
+        }
+        for (at, location) in come.iter().enumerate() {
+            let vtep = vteps.entry(location.vtep).or_insert_with(|| self.check_vtep(location.vtep));
+            let checked = vtep.clone().and_then(|()| Ok(validate::location(config, location)?));
+            let placed = checked.and_then(|()| {
+                let vpc = self.vpc_of(location)?;
+                if let Some(error) = crowded.get(&vpc) {
+                    return Err(error.clone());
                 }
+                self.refuse_local(vpc, location)?;
+                self.unlearn(vpc, location.vip);
+                Ok(self.put_location(location)?.then_some(vpc))
+            });
+            match placed {
+                Ok(vpc) => flooding.extend(vpc),
+                Err(error) => drop(refused.insert(at, error)),
             }
-            topology.rebuild_flood_lists(config, &flooding)
-        })?;
-        Ok(refused)
+        }
+        flooding
     }
 
     /// Makes the lists anew of those of some networks that flood, after places behind VTEPs came or went, and which VTEPs are heard.
+    ///
+    /// # Errors
+    /// The network whose list does not fit, and [`TopologyError`].
     pub(super) fn rebuild_flood_lists(
         &mut self,
         config: &Config,
         vpcs: &BTreeSet<u32>,
-    ) -> Result<(), TopologyError> {
+    ) -> Result<(), (u32, TopologyError)> {
         for &vpc in vpcs {
             if self.draft.next.vpc(vpc).is_some_and(|vpc| vpc.flood) {
-                self.rebuild_routes_of(config, vpc)?;
+                self.rebuild_routes_of(config, vpc).map_err(|error| (vpc, error))?;
             }
         }
         self.rebuild_vteps(config);

@@ -54,7 +54,7 @@ impl Topology {
                     Err(error) => drop(refused.insert((vni, mac), error)),
                 }
             }
-            topology.rebuild_flood_lists(config, &flooding)
+            topology.rebuild_flood_lists(config, &flooding).map_err(|(_, error)| error)
         })?;
         Ok(refused)
     }

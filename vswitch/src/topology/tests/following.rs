@@ -92,6 +92,27 @@ fn hosts_a_full_table_refuses_what_does_not_fit_and_keeps_the_rest() {
 }
 
 #[test]
+fn hosts_of_a_network_whose_flood_list_does_not_fit_hold_no_other_network_up() {
+    let config = networks(&[]);
+    let mut lab = Lab::new(12);
+    lab.set(&config);
+    // One station of each network that moves or goes later.
+    let known = [heard_at(1, b'a', 2, 2, 2), heard_at(2, b'b', 2, 2, 2), heard_at(2, b'b', 3, 3, 2)];
+    assert!(lab.follow(&config, &known, &[]).is_empty());
+    // In the network that floods, each new host takes a slot for its station and one for its list: as many stations as fit by
+    // themselves, whose list does not.
+    let free = 12 - lab.used() as u8;
+    let mut batch: Vec<_> = (10..10 + free).map(|host| heard_at(1, b'a', host, host, host)).collect();
+    batch.push(heard_at(2, b'b', 2, 2, 4));
+    let refused = lab.follow(&config, &batch, &[(known[2].vni, known[2].vip)]);
+    let of_a = usize::from(free);
+    assert_eq!(refused.keys().copied().collect::<Vec<_>>(), (0..of_a).collect::<Vec<_>>(), "{refused:?}");
+    assert!(refused.values().all(|error| *error == TopologyError::VltFull(12)), "{refused:?}");
+    let places: Vec<_> = lab.topology.locations().cloned().collect();
+    assert_eq!(places, [known[0].clone(), batch[of_a].clone()]);
+}
+
+#[test]
 fn hosts_that_take_part_in_a_network_are_flooded_to_and_heard_there() {
     let config = networks(&[]);
     let mut lab = Lab::new(64);
