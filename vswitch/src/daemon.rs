@@ -203,7 +203,8 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
             _ = hangup.recv() => {
-                let attempt = controller.switch.new_attempt();
+                // One that still waits for ports goes on with them, by what the file says now.
+                let attempt = reloading.take().unwrap_or_else(|| controller.switch.new_attempt());
                 reloading = reload(&mut controller, attempt);
             }
             Some(()) = console_ended.recv() => {

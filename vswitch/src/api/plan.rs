@@ -17,7 +17,7 @@ use super::kinds::{self, Item, location_id};
 use super::places::{place, read, write};
 use super::refusal::{Problem, Problems};
 use crate::config::objects::ObjectId;
-use crate::config::{Config, LocationConfig, VnicConfig, VnicPort};
+use crate::config::{Config, LocationConfig, Relocation, VnicConfig, VnicPort};
 use crate::state::owners::Owner;
 use crate::switch::{Missing, Switch, SwitchError};
 
@@ -381,12 +381,11 @@ pub(super) fn carry_out(
 /// Has the switch be as planned.
 fn go_over(switch: &mut Switch, view: &View, plan: Plan, missing: Missing) -> Result<(), SwitchError> {
     let Plan { config, locations, differs, made } = plan;
-    let mut gone = Vec::new();
-    let mut placed = Vec::new();
+    let mut relocation = Relocation::NONE;
     for ((vni, vip), location) in locations {
         match (location, Vni::new(vni)) {
-            (Some(location), _) => placed.push(location),
-            (None, Ok(vni)) if view.location(vni, vip).is_some() => gone.push((vni, vip)),
+            (Some(location), _) => relocation.come.push(location),
+            (None, Ok(vni)) if view.location(vni, vip).is_some() => relocation.gone.push((vni, vip)),
             (None, _) => {}
         }
     }
@@ -396,28 +395,21 @@ fn go_over(switch: &mut Switch, view: &View, plan: Plan, missing: Missing) -> Re
         section != "location" && at_run_time.at_run_time(section, id) != *owner
     };
     let same = !differs || config == *view.config && !made.iter().any(is_other);
-    let mut result = match (same, placed.as_slice()) {
-        (true, []) => Ok(()),
-        (true, [one]) => {
+    match (same, relocation.come.as_slice(), relocation.gone.as_slice()) {
+        (true, [], []) => Ok(()),
+        (true, [one], []) => {
             let made = made.get(&("location".to_owned(), location_id(one))).copied();
             match made {
                 Some(owner) => switch.set_location_of(one, owner),
                 None => switch.set_location(one),
             }
         }
-        _ => switch.edit_and_place(placed, missing, made.into_iter().collect(), |running: &mut Config| {
-            *running = config;
-            Ok(())
-        }),
-    };
-    if result.as_ref().is_err_and(|error| !matches!(error, SwitchError::NotSaved(_))) {
-        return result;
-    }
-    for (vni, vip) in gone {
-        // Those of a VPC went with it.
-        if switch.topology().location(vni, vip).is_some() {
-            result = result.and(switch.remove_location(vni, vip));
+        (true, [], [(vni, vip)]) => switch.remove_location(*vni, *vip),
+        _ => {
+            switch.edit_and_place(relocation, missing, made.into_iter().collect(), |running: &mut Config| {
+                *running = config;
+                Ok(())
+            })
         }
     }
-    result
 }

@@ -30,10 +30,40 @@ pub struct Difference<'c> {
     pub before: Vec<&'c Arc<VnicConfig>>,
     /// vNICs that come, or go on otherwise: as they become, in the order of the config.
     pub after: Vec<&'c Arc<VnicConfig>>,
-    /// Where addresses of vNICs that go are from now on: on other hosts, to which the vNICs move.
-    pub elsewhere: Vec<LocationConfig>,
+    /// Locations that come, move or go with it.
+    pub relocation: Relocation,
     /// Something differs that all vNICs depend on, or too much does: the parts are the whole configs.
     pub is_whole: bool,
+    /// Locations stay as they are, but for those of [`relocation`](Self::relocation), and are in neither part.
+    pub keeps_locations: bool,
+}
+
+/// Locations that come, move or go with a change, beside what follows from its vNICs and networks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Relocation {
+    /// Where addresses are from now on: also those of vNICs that move to other hosts.
+    pub come: Vec<LocationConfig>,
+    /// Addresses that are on no other host any more.
+    pub gone: Vec<(Vni, IpAddr)>,
+}
+
+impl Relocation {
+    /// All locations stay.
+    pub const NONE: Self = Self { come: Vec::new(), gone: Vec::new() };
+
+    /// Whether a location stays as it is.
+    pub fn leaves(&self, location: &LocationConfig) -> bool {
+        let key = (location.vni, location.vip);
+        !self.gone.contains(&key) && !self.come.iter().any(|come| (come.vni, come.vip) == key)
+    }
+}
+
+/// The locations that a change leaves where they are.
+pub struct KeptLocations<'l> {
+    /// That of an address.
+    pub at: &'l dyn Fn(Vni, IpAddr) -> Option<LocationConfig>,
+    /// Those of a network that nobody but the operator of this host takes away: neither of etcd nor of EVPN, which say it anew.
+    pub of: &'l dyn Fn(Vni) -> Vec<LocationConfig>,
 }
 
 impl<'c> Difference<'c> {
@@ -41,14 +71,14 @@ impl<'c> Difference<'c> {
     pub fn whole(old: &'c Config, new: &'c Config) -> Self {
         let (before, after) = altered_vnics(old, new);
         let (old, new) = (Cow::Borrowed(old), Cow::Borrowed(new));
-        Self { old, new, before, after, elsewhere: Vec::new(), is_whole: true }
+        Self { old, new, before, after, relocation: Relocation::NONE, is_whole: true, keeps_locations: false }
     }
 
     /// What `new` has otherwise than `old`, locations aside.
     pub fn between(old: &'c Config, new: &'c Config) -> Self {
         let whole = Self::whole(old, new);
         if whole.before.len() + whole.after.len() > MOST || !has_same_settings(old, new) {
-            return whole;
+            return Self { keeps_locations: true, ..whole };
         }
         let Self { before, after, .. } = whole;
         let touched = Touched::by(old, new, &before, &after);
@@ -61,15 +91,16 @@ impl<'c> Difference<'c> {
             new: Cow::Owned(new.with_vnics(concerned)),
             before,
             after,
-            elsewhere: Vec::new(),
+            relocation: Relocation::NONE,
             is_whole: false,
+            keeps_locations: true,
         }
     }
 
-    /// The same change, with which vNICs move to other hosts.
+    /// The same change, with which locations come, move or go.
     #[must_use]
-    pub fn and_elsewhere(self, locations: Vec<LocationConfig>) -> Self {
-        Self { elsewhere: locations, ..self }
+    pub fn and_relocation(self, relocation: Relocation) -> Self {
+        Self { relocation, ..self }
     }
 
     /// Locations that end with the change, because a vNIC of this host has their address from now on: the machine behind
@@ -92,19 +123,46 @@ impl<'c> Difference<'c> {
         addresses.filter_map(move |(vnic, vni, vip)| Some((vnic, find(vni, vip)?)))
     }
 
-    /// What has to be valid for the config after the change to be; `find` knows the locations, which are not in the parts.
-    pub fn to_check(&self, find: impl Fn(Vni, IpAddr) -> Option<LocationConfig>) -> Cow<'_, Config> {
-        if self.is_whole && self.elsewhere.is_empty() {
+    /// What has to be valid for the config after the change to be: the parts, with those of the locations that stay which it may be at
+    /// odds with.
+    pub fn to_check(&self, kept: &KeptLocations<'_>) -> Cow<'_, Config> {
+        if !self.keeps_locations && self.relocation.come.is_empty() {
             return Cow::Borrowed(&self.new);
         }
         let mut checked = self.new.clone().into_owned();
-        checked.locations.extend(self.elsewhere.iter().cloned());
-        if !self.is_whole {
+        checked.locations.extend(self.relocation.come.iter().cloned());
+        if self.keeps_locations {
             // With the MAC address of the vNIC it is the vNIC itself, which moves here; another one must not be there.
-            let others = self.taken(find).filter(|(vnic, location)| vnic.mac != location.mac);
-            checked.locations.extend(others.map(|(_, other)| other));
+            let others = self.taken(kept.at).filter(|(vnic, location)| vnic.mac != location.mac);
+            let others = others.map(|(_, other)| other).chain(self.left_in_groups(kept.of));
+            let mut known = HashSet::new();
+            checked.locations.extend(others.filter(|location| {
+                self.relocation.leaves(location) && known.insert((location.vni, location.vip))
+            }));
         }
         Cow::Owned(checked)
+    }
+
+    /// Locations in security groups that go, or are another network's from now on.
+    fn left_in_groups(&self, of: &dyn Fn(Vni) -> Vec<LocationConfig>) -> Vec<LocationConfig> {
+        let vni = |config: &Config, name: &Name| find_vpc(config, name).map(|vpc| vpc.vni);
+        let new: HashMap<&Name, Option<Vni>> =
+            self.new.security_groups.iter().map(|group| (&group.name, vni(&self.new, &group.vpc))).collect();
+        let mut gone: HashMap<Vni, HashSet<&Name>> = HashMap::new();
+        for group in &self.old.security_groups {
+            let Some(before) = vni(&self.old, &group.vpc) else { continue };
+            if new.get(&group.name).copied().flatten() != Some(before) {
+                gone.entry(before).or_default().insert(&group.name);
+            }
+        }
+        // The locations of a network that goes go with it.
+        gone.retain(|before, _| self.new.vpcs.iter().any(|vpc| vpc.vni == *before));
+        let in_them = gone.into_iter().flat_map(|(vni, groups)| {
+            let mut locations = of(vni);
+            locations.retain(|location| location.groups.iter().any(|group| groups.contains(group)));
+            locations
+        });
+        in_them.collect()
     }
 
     /// Names of the vNICs that go.

@@ -113,7 +113,7 @@ impl Source {
 }
 
 /// The config of a file and of what was changed at run time. `before` is the file as it was last applied; without it,
-/// nothing is known to have been in it.
+/// nothing is known to have been in it. What comes of both goes through `yields` before it is checked.
 ///
 /// # Errors
 /// What the file and the run time say differently of one object, or do not allow of each other, each with its place.
@@ -122,6 +122,7 @@ pub fn merge(
     before: Option<&Source>,
     file: &Source,
     occasion: Occasion,
+    yields: impl FnOnce(&mut Config),
 ) -> Result<Config, ConfigErrors> {
     let document = Document::parse(&file.text, &file.origin)?;
     let merger = Merger {
@@ -162,7 +163,8 @@ pub fn merge(
         return Err(ConfigErrors(errors));
     }
     let text = toml::to_string(&merged).map_err(|error| fault(&file.origin, error.to_string()))?;
-    let config = Document::read(&text, &file.origin)?.config;
+    let mut config = Document::read(&text, &file.origin)?.config;
+    yields(&mut config);
     // The file's objects come first, so their places are those of the file; what has none was added at run time.
     validate::all(&config, &document.places).map_err(|ConfigErrors(errors)| {
         let told = errors.into_iter().map(|mut error| {
@@ -370,13 +372,13 @@ mod tests {
         let before = source(&format!("{FILE}[[vpc]]\nname = \"old\"\nvni = 9\n"));
         let now = running(&format!("[[vpc]]\nname = \"old\"\nvni = 9\n{green}"));
         let file = source(&format!("{FILE}[[vpc]]\nname = \"new\"\nvni = 8\n"));
-        let merged = merge(&now, Some(&before), &file, Occasion::Reload).unwrap();
+        let merged = merge(&now, Some(&before), &file, Occasion::Reload, |_| ()).unwrap();
         assert_eq!(names(&merged), ["red", "new", "green"]);
         // Again, with the file that is now the one of before: nothing changes.
-        assert_eq!(merge(&merged, Some(&file), &file, Occasion::Reload).unwrap(), merged);
-        assert_eq!(merge(&merged, Some(&file), &file, Occasion::Restart).unwrap(), merged);
+        assert_eq!(merge(&merged, Some(&file), &file, Occasion::Reload, |_| ()).unwrap(), merged);
+        assert_eq!(merge(&merged, Some(&file), &file, Occasion::Restart, |_| ()).unwrap(), merged);
         // Nothing is known of before: nothing goes.
-        let merged = merge(&now, None, &file, Occasion::Reload).unwrap();
+        let merged = merge(&now, None, &file, Occasion::Reload, |_| ()).unwrap();
         assert_eq!(names(&merged), ["red", "new", "old", "green"]);
     }
 
@@ -388,16 +390,16 @@ mod tests {
         now.vpcs[0].flood = true;
         let file = source(&format!("[offload]\nhot-packets = 20\n{FILE}"));
         for occasion in [Occasion::Reload, Occasion::Restart] {
-            let merged = merge(&now, Some(&before), &file, occasion).unwrap();
+            let merged = merge(&now, Some(&before), &file, occasion, |_| ()).unwrap();
             assert_eq!(merged.offload.hot_packets, file.config.offload.hot_packets);
             assert_eq!(merged.offload.enabled, now.offload.enabled, "the file does not name it");
             assert!(merged.vpcs[0].flood, "nor this");
         }
         // A state of nobody knows which file: the file wins all the same.
-        let merged = merge(&now, None, &file, Occasion::Restart).unwrap();
+        let merged = merge(&now, None, &file, Occasion::Restart, |_| ()).unwrap();
         assert_eq!(merged.offload.hot_packets, file.config.offload.hot_packets);
         // Named no more: the default again.
-        let merged = merge(&now, Some(&before), &source(FILE), Occasion::Reload).unwrap();
+        let merged = merge(&now, Some(&before), &source(FILE), Occasion::Reload, |_| ()).unwrap();
         assert_eq!(merged.offload.hot_packets, Config::default().offload.hot_packets);
     }
 
@@ -405,9 +407,9 @@ mod tests {
     fn repair_a_removal_at_run_time_outlives_a_restart_but_not_a_reload() {
         let file = source(FILE);
         let now = Config::default();
-        let back = merge(&now, Some(&file), &file, Occasion::Reload).unwrap();
+        let back = merge(&now, Some(&file), &file, Occasion::Reload, |_| ()).unwrap();
         assert_eq!(names(&back), ["red"]);
-        let gone = merge(&now, Some(&file), &file, Occasion::Restart).unwrap();
+        let gone = merge(&now, Some(&file), &file, Occasion::Restart, |_| ()).unwrap();
         assert_eq!(gone, now);
     }
 
@@ -417,19 +419,19 @@ mod tests {
         let now = running("[[vpc]]\nname = \"green\"\nvni = 3\n");
         // The same name, otherwise.
         let file = source(&format!("{FILE}[[vpc]]\nname = \"green\"\nvni = 4\n"));
-        let error = merge(&now, Some(&before), &file, Occasion::Reload).unwrap_err().to_string();
+        let error = merge(&now, Some(&before), &file, Occasion::Reload, |_| ()).unwrap_err().to_string();
         for word in ["f.toml:7", "vpc green", "run time"] {
             assert!(error.contains(word), "'{word}' is missing: {error}");
         }
         // The same VNI under another name.
         let file = source(&format!("{FILE}[[vpc]]\nname = \"violet\"\nvni = 3\n"));
-        let error = merge(&now, Some(&before), &file, Occasion::Reload).unwrap_err().to_string();
+        let error = merge(&now, Some(&before), &file, Occasion::Reload, |_| ()).unwrap_err().to_string();
         for word in ["green", "violet", "line ", "run time"] {
             assert!(error.contains(word), "'{word}' is missing: {error}");
         }
         // The same in both: it is the file's from now on.
         let file = source(&format!("{FILE}[[vpc]]\nname = \"green\"\nvni = 3\n"));
-        assert_eq!(merge(&now, Some(&before), &file, Occasion::Reload).unwrap(), now);
+        assert_eq!(merge(&now, Some(&before), &file, Occasion::Reload, |_| ()).unwrap(), now);
     }
 
     #[test]

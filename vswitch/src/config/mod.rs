@@ -42,7 +42,7 @@ use serde::Serialize;
 
 pub use bfd::BfdConfig;
 pub use datapath::{EcnEncapConfig, NftConfig, RdmaConfig, ReservedBits, VltConfig, VxlanConfig};
-pub use difference::Difference;
+pub use difference::{Difference, KeptLocations, Relocation};
 pub use document::Document;
 pub use error::{ConfigError, ConfigErrors};
 pub use etcd::EtcdConfig;

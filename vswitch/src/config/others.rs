@@ -44,11 +44,17 @@ pub fn refuse_others(file: &Source, owners: &Owners) -> Result<(), ConfigErrors>
     if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
 }
 
-/// What loading a file makes of a config that runs: what the file says, with what others own beside it.
+/// What loading a file makes of a config that runs: what the file says, with what others own beside it. That goes through `yields`
+/// before it is checked.
 ///
 /// # Errors
 /// What others own and the file names, too, or leaves without what it needs.
-pub fn load(running: &Config, file: &Source, owners: &Owners) -> Result<Config, ConfigErrors> {
+pub fn load(
+    running: &Config,
+    file: &Source,
+    owners: &Owners,
+    yields: impl FnOnce(&mut Config),
+) -> Result<Config, ConfigErrors> {
     refuse_others(file, owners)?;
     let mut loaded = file.config.clone();
     if owners.iter().next().is_none() {
@@ -107,6 +113,7 @@ pub fn load(running: &Config, file: &Source, owners: &Owners) -> Result<Config, 
     if !errors.is_empty() {
         return Err(ConfigErrors(errors));
     }
+    yields(&mut loaded);
     let theirs: HashSet<String> = owners.iter().map(|((section, id), _)| path::of(section, id)).collect();
     let document = Document::read(&file.text, file.origin())?;
     validate::all(&loaded, &document.places).map_err(|ConfigErrors(errors)| {
@@ -281,21 +288,21 @@ mod tests {
         // Loaded again, everything is there; the route leads to the same station.
         let mut expected = config.clone();
         expected.lead_to_station(&config.vnics[1]);
-        let mut loaded = load(&config, &file, &owners).unwrap();
+        let mut loaded = load(&config, &file, &owners, |_| ()).unwrap();
         loaded.vpcs[0].routes.sort_by_key(|route| route.to);
         expected.vpcs[0].routes.sort_by_key(|route| route.to);
         loaded.locations.sort_by_key(|location| location.vip);
         expected.locations.sort_by_key(|location| location.vip);
         assert_eq!(loaded, expected);
         // What the API made goes with a file that does not have it.
-        let bare = load(&config, &source(FILE), &owners);
+        let bare = load(&config, &source(FILE), &owners, |_| ());
         let error = bare.unwrap_err().to_string();
         assert!(
             error.contains("security group web is not in the file") && error.contains("owner etcd"),
             "{error}"
         );
         let group = "[[security-group]]\nname = \"web\"\nvpc = \"red\"\n";
-        let bare = load(&config, &source(&format!("{FILE}{group}")), &owners).unwrap();
+        let bare = load(&config, &source(&format!("{FILE}{group}")), &owners, |_| ()).unwrap();
         assert_eq!((names(&bare), bare.ports.len(), bare.vpcs.len()), (vec!["pod".into()], 0, 2));
         assert_eq!((bare.vpcs[0].routes.len(), bare.security_groups[0].rules.len()), (1, 1));
     }
@@ -318,7 +325,7 @@ mod tests {
                 vec!["VIP 10.0.0.3", "vnic mine", "made at run time by others"],
             ),
         ] {
-            let error = load(&config, &source(&text), &owners).unwrap_err().to_string();
+            let error = load(&config, &source(&text), &owners, |_| ()).unwrap_err().to_string();
             for word in words {
                 assert!(error.contains(word), "{word:?} is not in: {error}");
             }
@@ -335,6 +342,6 @@ mod tests {
         let (config, _) = running();
         let kept = leave_out(config.clone(), &Owners::default()).unwrap();
         assert_eq!((&kept.config, kept.words()), (&config, None));
-        assert_eq!(load(&config, &source(FILE), &Owners::default()).unwrap(), source(FILE).config);
+        assert_eq!(load(&config, &source(FILE), &Owners::default(), |_| ()).unwrap(), source(FILE).config);
     }
 }

@@ -17,9 +17,10 @@ use std::path::Path;
 use anyhow::Context;
 
 use self::owners::Owners;
-use crate::config::Config;
 use crate::config::merge::{Occasion, Source, merge};
 use crate::config::others::refuse_others;
+use crate::config::{Config, Document, validate};
+use crate::topology::give_way;
 
 /// The config to start with, and who made what of it: that of the state file, if there is one, with what is new in the config file;
 /// without one, `config`, which is that of the config file.
@@ -37,18 +38,99 @@ pub fn restore(config: Config, file: Option<&Source>, path: &Path) -> anyhow::Re
         .with_context(|| format!("cannot read the journal of the state file {shown}"))?;
     let whole = change::apply(&text, &changes).map_err(|error| anyhow::anyhow!(error));
     let whole = whole.with_context(|| format!("the state file {shown} is not valid"))?;
-    let saved = Config::parse(&whole, &shown).with_context(|| {
-        format!("the state file {shown} is not valid; mend it, or remove it to start from the config")
-    })?;
-    tracing::info!(file = shown, "networks restored from the state file; remove it to start from the config");
     let owners = Owners::kept_in(&text, &changes);
+    let yields = |config: &mut Config| {
+        for left_out in give_way(config, &owners) {
+            tracing::warn!("what another host said is left out until it says so again: {left_out}");
+        }
+    };
+    let invalid =
+        || format!("the state file {shown} is not valid; mend it, or remove it to start from the config");
+    let mut saved = Document::read(&whole, &shown).with_context(invalid)?;
+    yields(&mut saved.config);
+    validate::all(&saved.config, &saved.places).with_context(invalid)?;
+    let saved = saved.config;
+    tracing::info!(file = shown, "networks restored from the state file; remove it to start from the config");
     let Some(file) = file else {
         let Config { eal, workers, forward, api, control, .. } = config;
         return Ok((Config { eal, workers, forward, api, control, ..saved }, owners));
     };
     let merged = refuse_others(file, &owners)
-        .and_then(|()| merge(&saved, Source::kept_in(&text).as_ref(), file, Occasion::Restart));
+        .and_then(|()| merge(&saved, Source::kept_in(&text).as_ref(), file, Occasion::Restart, yields));
     let merged =
         merged.with_context(|| format!("the config and the state file {shown} do not go together"))?;
     Ok((merged, owners))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::owners::Owner;
+
+    const FILE: &str = r#"
+[[uplink]]
+name = "up0"
+addresses = ["172.16.0.1/24"]
+port = { kind = "null" }
+[[vpc]]
+name = "red"
+vni = 100
+[[subnet]]
+vpc = "red"
+prefix = "10.0.0.0/24"
+"#;
+    const LOCATIONS: &str = r#"
+[[location]]
+vni = 100
+vip = "10.0.0.7"
+mac = "02:00:00:00:01:07"
+vtep = "172.16.0.2"
+[[location]]
+vni = 100
+vip = "10.0.0.9"
+mac = "02:00:00:00:01:09"
+vtep = "172.16.0.2"
+"#;
+    const VNIC: &str = r#"
+[[vnic]]
+name = "came"
+vpc = "red"
+mac = "02:00:00:00:01:09"
+vips = ["10.0.0.9"]
+port = { kind = "null" }
+"#;
+
+    fn source(text: &str) -> Source {
+        Source::parse(text, "the file").unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    /// What a start makes of a file, after a switch that ended with `FILE` and locations of an owner.
+    fn started(file: &str, owner: Owner) -> anyhow::Result<(Config, Owners)> {
+        let path = std::env::temp_dir().join(format!("state-{}", std::process::id()));
+        let mut owners = Owners::default();
+        for vip in [7, 9] {
+            owners.set(("location".to_owned(), format!("100 10.0.0.{vip}")), owner);
+        }
+        let whole = source(&format!("{FILE}{LOCATIONS}")).config.to_toml().unwrap();
+        std::fs::write(&path, format!("{whole}{}{}", owners.keep(), source(FILE).keep())).unwrap();
+        let file = source(file);
+        let restored = restore(file.config.clone(), Some(&file), &path);
+        std::fs::remove_file(&path).unwrap();
+        restored
+    }
+
+    #[test]
+    fn a_start_leaves_out_what_other_hosts_said_and_cannot_be_any_more() {
+        for owner in [Owner::Etcd, Owner::Evpn] {
+            let (same, _) = started(FILE, owner).unwrap();
+            assert_eq!(same.locations.len(), 2);
+            let (renumbered, _) = started(&FILE.replace("172.16.0.1/24", "172.20.0.1/24"), owner).unwrap();
+            assert_eq!(renumbered.locations, []);
+            let (moved, _) = started(&format!("{FILE}{VNIC}"), owner).unwrap();
+            assert_eq!((moved.locations.len(), moved.vnics.len()), (1, 1));
+        }
+        // What the operator said has to be mended by the operator.
+        let refused = started(&format!("{FILE}{VNIC}"), Owner::Api).unwrap_err();
+        assert!(format!("{refused:#}").contains("do not go together"), "{refused:#}");
+    }
 }

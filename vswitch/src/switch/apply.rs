@@ -16,8 +16,10 @@ use super::concerned::{Concerned, Turnover};
 use super::pool_size::{BufferNeed, Shortage};
 use super::ports::WantedPort;
 use super::{Missing, PortChanges, Switch, SwitchError, TEND_EVERY_MS, ports, start};
-use crate::config::{Config, Difference, LocationConfig, Name, VnicConfig, VnicPort};
+use crate::config::objects::location_id;
+use crate::config::{Config, Difference, KeptLocations, LocationConfig, Name, VnicConfig, VnicPort};
 use crate::rdma;
+use crate::state::owners::Owner;
 use crate::topology::Extent;
 
 /// What it takes to undo a change that fails.
@@ -67,7 +69,7 @@ impl Switch {
             Extent::Part(_)
                 if !plan.first.is_empty() || self.ports.fresh().any(|(_, port)| is_others(&port.name)) =>
             {
-                Extent::AllButLocations(&difference.elsewhere)
+                Extent::AllButLocations(&difference.relocation)
             }
             extent => extent,
         };
@@ -127,8 +129,18 @@ impl Switch {
 
     /// Checks what a change concerns.
     fn check(&self, difference: &Difference<'_>) -> Result<(), SwitchError> {
-        let find = |vni, vip| self.topology.location(vni, vip).cloned();
-        Ok(difference.to_check(find).validate()?)
+        let ownership = self.ownership();
+        let is_told_anew = |location: &LocationConfig| {
+            matches!(ownership.of("location", &location_id(location)), Owner::Etcd | Owner::Evpn)
+        };
+        let kept = KeptLocations {
+            at: &|vni, vip| self.topology.location(vni, vip).cloned(),
+            of: &|vni| {
+                let locations = self.topology.locations_of(vni);
+                locations.filter(|location| !is_told_anew(location)).cloned().collect()
+            },
+        };
+        Ok(difference.to_check(&kept).validate()?)
     }
 
     /// The trunks on which vNICs change in such a way that they may get another MTU, with that of those that they carry then.
@@ -215,6 +227,7 @@ impl Switch {
         self.follow_bfd(Instant::now());
         self.offload.follow(&self.pool, snapshot);
         self.rcft.follow(before, snapshot, self.pool.now(), &mut self.events);
+        self.connections.follow(before, snapshot, self.pool.now());
         self.tidying.follow(before, snapshot, self.pool.workers.len());
         // A string of changes must not keep what else there is to do waiting.
         let now = Instant::now();

@@ -2,7 +2,7 @@
 
 pub mod file;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -153,6 +153,23 @@ impl ConnectionControl {
         }
     }
 
+    /// Ends the connections of vNICs that are in another network than before: they were opened to machines of that one, and the
+    /// same addresses may be others' here.
+    pub fn follow(&mut self, before: &Snapshot, after: &Snapshot, now: Now) {
+        let moved: HashSet<u32> = after
+            .vnics
+            .iter()
+            .flatten()
+            .filter(|vnic| before.vnic(vnic.index).is_some_and(|before| before.vpc != vnic.vpc))
+            .map(|vnic| vnic.index)
+            .collect();
+        if !moved.is_empty() {
+            let slots = self.keeper.connections().ledger().slots() as u32;
+            self.keeper.sweep(slots, now.tick, |vnic| moved.contains(&vnic));
+            self.keeper.advance();
+        }
+    }
+
     /// True while some are on their way out: then [`advance`](Self::advance) wants to be called more often.
     pub fn is_busy(&self) -> bool {
         self.keeper.is_busy()
@@ -194,4 +211,56 @@ impl Switch {
 
 fn names(snapshot: &Snapshot) -> impl Fn(u32) -> Option<u64> {
     |vnic| Some(vnic_hash(&snapshot.vnic(vnic)?.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vnic_takes_no_connection_into_another_network() {
+        let core = pmd::lcore::available().into_iter().last().unwrap_or(0);
+        let text = format!(
+            "[eal]\nhuge-pages = \"never\"\nmemory = \"128MiB\"\nfile-prefix = \"connections-{}\"\nmbufs = 4095\n\
+             [workers]\ncores = [{core}]\nidle = \"sleep\"\n\
+             [[vpc]]\nname = \"red\"\nvni = 100\n[[vpc]]\nname = \"blue\"\nvni = 200\n\
+             [[vnic]]\nname = \"goes\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:01\"\nvips = [\"10.0.0.1\"]\n\
+             port = {{ kind = \"null\" }}\n\
+             [[vnic]]\nname = \"stays\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:02\"\nvips = [\"10.0.0.2\"]\n\
+             port = {{ kind = \"null\" }}\n",
+            std::process::id()
+        );
+        let config = Config::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"));
+        let mut switch = Switch::start(config).unwrap_or_else(|error| panic!("{error}"));
+        let index = |switch: &Switch, name: &str| switch.topology.vnic(name).unwrap().index;
+        for (own, name) in [(1, "goes"), (2, "stays")] {
+            let vnic = u64::from(index(&switch, name));
+            let words = [0, 0xffff_0a00_0000 + own, 0, 0xffff_0a00_0035, 17, vnic << 32 | 5000 << 16 | 53];
+            let state = ConnectionState::opened(true, 0, false, 0);
+            let snapshot = switch.topology.snapshot();
+            assert!(switch.connections.take(
+                &ConnectionKey::from_words(words),
+                state,
+                snapshot,
+                switch.pool.now()
+            ));
+        }
+        switch
+            .edit(|config| {
+                let mut vnic = (*config.vnics[0]).clone();
+                vnic.vpc = config.vpcs[1].name.clone();
+                config.vnics[0] = Arc::new(vnic);
+                Ok(())
+            })
+            .unwrap();
+        let in_use = |switch: &Switch, name: &str| switch.connections.in_use(index(switch, name));
+        let left = (0..100).find(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            switch.connections.advance();
+            in_use(&switch, "goes") == 0
+        });
+        assert!(left.is_some(), "{} are left", in_use(&switch, "goes"));
+        assert_eq!(in_use(&switch, "stays"), 1);
+        switch.stop();
+    }
 }

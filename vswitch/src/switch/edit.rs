@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde_json::json;
 use wire::{Qpn, Vni};
 
 use super::saving::Saving;
@@ -12,10 +13,10 @@ use super::{Missing, Switch, SwitchError};
 use crate::config::merge::{Occasion, Source, merge};
 use crate::config::objects::{ObjectId, location_id};
 use crate::config::others::{self, refuse_others};
-use crate::config::{Config, Difference, LocationConfig, UplinkConfig, VnicPort};
+use crate::config::{Config, Difference, LocationConfig, Relocation, UplinkConfig, VnicPort};
 use crate::state::change::Change;
 use crate::state::owners::Owner;
-use crate::topology::{Extent, keeps_locations};
+use crate::topology::{Extent, give_way, keeps_locations};
 
 impl Switch {
     /// Changes the config by a function and goes over to the result.
@@ -26,22 +27,22 @@ impl Switch {
         &mut self,
         change: impl FnOnce(&mut Config) -> Result<(), SwitchError>,
     ) -> Result<(), SwitchError> {
-        self.edit_and_place(Vec::new(), Missing::Refused, Vec::new(), change)
+        self.edit_and_place(Relocation::NONE, Missing::Refused, Vec::new(), change)
     }
 
-    /// As [`edit`](Self::edit), with locations that come or move: also of addresses of vNICs that go. `missing` says what becomes of
+    /// As [`edit`](Self::edit), with locations that come, move or go: also of addresses of vNICs that go. `missing` says what becomes of
     /// ports that cannot be opened, and `made` whose objects are from now on; what nobody names in it is the API's.
     ///
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
     pub fn edit_and_place(
         &mut self,
-        elsewhere: Vec<LocationConfig>,
+        relocation: Relocation,
         missing: Missing,
         made: Vec<(ObjectId, Owner)>,
         change: impl FnOnce(&mut Config) -> Result<(), SwitchError>,
     ) -> Result<(), SwitchError> {
-        self.change(elsewhere, missing, made, Saving::Now, change)
+        self.change(relocation, missing, made, Saving::Now, change)
     }
 
     /// As [`edit`](Self::edit), of what other hosts say: `made` says whose objects are from now on, and it is saved by the way.
@@ -53,12 +54,12 @@ impl Switch {
         made: Vec<(ObjectId, Owner)>,
         change: impl FnOnce(&mut Config) -> Result<(), SwitchError>,
     ) -> Result<(), SwitchError> {
-        self.change(Vec::new(), Missing::Awaited, made, Saving::Later, change)
+        self.change(Relocation::NONE, Missing::Awaited, made, Saving::Later, change)
     }
 
     fn change(
         &mut self,
-        elsewhere: Vec<LocationConfig>,
+        relocation: Relocation,
         missing: Missing,
         made: Vec<(ObjectId, Owner)>,
         saving: Saving,
@@ -71,11 +72,14 @@ impl Switch {
         let gone: Vec<Vni> = old.vpcs.iter().map(|vpc| vpc.vni).filter(|vni| !vnis.contains(vni)).collect();
         if !keeps_locations(&old, &new) {
             let kept = self.topology.locations().filter(|location| !gone.contains(&location.vni));
-            new.locations = kept.cloned().chain(elsewhere).collect();
+            let kept = kept.filter(|location| relocation.leaves(location)).cloned();
+            new.locations = kept.chain(relocation.come.iter().cloned()).collect();
+            let left_out = give_way(&mut new, &self.owners);
             let before = self.before_a_change();
             self.apply(new, missing)?;
             self.owners.keep_only(&self.config());
             made.into_iter().for_each(|(object, owner)| self.owners.set(object, owner));
+            self.tell_left_out(&left_out);
             self.tell_since(before)?;
             return self.save_whole();
         }
@@ -83,7 +87,9 @@ impl Switch {
         let mut ended: Vec<LocationConfig> =
             gone.iter().flat_map(|&vni| self.topology.locations_of(vni)).cloned().collect();
         let new = Arc::new(new);
-        let difference = Difference::between(&old, &new).and_elsewhere(elsewhere);
+        let leave = relocation.gone.iter().filter(|(vni, _)| !gone.contains(vni));
+        ended.extend(leave.filter_map(|&(vni, vip)| self.topology.location(vni, vip).cloned()));
+        let difference = Difference::between(&old, &new).and_relocation(relocation);
         ended.extend(difference.moved_here(|vni, vip| self.topology.location(vni, vip).cloned()));
         self.go_over(&new, new.clone(), &difference, missing, Extent::of(&difference))?;
         self.owners.forget(&difference.old, &difference.new);
@@ -92,7 +98,7 @@ impl Switch {
         ended_ids.chain(made).for_each(|(object, owner)| self.owners.set(object, owner));
         let told = || {
             let change = Change::between(&difference.old, &difference.new)?;
-            Ok(change.and_without(ended).and_with(&difference.elsewhere)?)
+            Ok(change.and_without(ended).and_with(&difference.relocation.come)?)
         };
         match saving {
             Saving::Now => self.save_change(told),
@@ -120,8 +126,12 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
     pub fn load_file(&mut self, file: Source) -> Result<(), SwitchError> {
-        let config = others::load(&self.config(), &file, &self.owners)?;
-        self.go_over_to_file(config, file)
+        let mut left_out = Vec::new();
+        let yields = |config: &mut Config| left_out = give_way(config, &self.owners);
+        let config = others::load(&self.config(), &file, &self.owners, yields)?;
+        self.go_over_to_file(config, file)?;
+        self.tell_left_out(&left_out);
+        Ok(())
     }
 
     /// Applies a config file again: what it names is as it says, what was made at run time stays.
@@ -129,8 +139,23 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
     pub fn reload_file(&mut self, file: Source) -> Result<(), SwitchError> {
-        let config = self.merged(&self.config(), &file)?;
-        self.go_over_to_file(config, file)
+        let mut left_out = Vec::new();
+        let config = self.merged(&self.config(), &file, &mut left_out)?;
+        self.go_over_to_file(config, file)?;
+        self.tell_left_out(&left_out);
+        Ok(())
+    }
+
+    /// Tells what other hosts said and cannot be any more.
+    fn tell_left_out(&mut self, left_out: &[String]) {
+        const TOLD: usize = 16;
+        let more = left_out.len().saturating_sub(TOLD);
+        let rest = (more > 0).then(|| format!("{more} more locations and routes"));
+        for what in left_out.iter().take(TOLD).chain(&rest) {
+            let text = format!("what another host said is left out until it says so again: {what}");
+            tracing::warn!("{text}");
+            self.events.add("left-out", text, json!({ "object": what }));
+        }
     }
 
     /// What [`reload_file`](Self::reload_file) would change.
@@ -139,13 +164,19 @@ impl Switch {
     /// [`SwitchError`] where the file and what was made at run time do not go together.
     pub fn difference_of_reload(&self, file: &Source) -> Result<Change, SwitchError> {
         let running = self.config();
-        Ok(Change::between(&running, &self.merged(&running, file)?)?)
+        Ok(Change::between(&running, &self.merged(&running, file, &mut Vec::new())?)?)
     }
 
     /// What a reload of a file makes of the running config.
-    fn merged(&self, running: &Config, file: &Source) -> Result<Config, SwitchError> {
+    fn merged(
+        &self,
+        running: &Config,
+        file: &Source,
+        left_out: &mut Vec<String>,
+    ) -> Result<Config, SwitchError> {
         refuse_others(file, &self.owners)?;
-        Ok(merge(running, self.file.as_deref(), file, Occasion::Reload)?)
+        let yields = |config: &mut Config| *left_out = give_way(config, &self.owners);
+        Ok(merge(running, self.file.as_deref(), file, Occasion::Reload, yields)?)
     }
 
     fn go_over_to_file(&mut self, config: Config, file: Source) -> Result<(), SwitchError> {

@@ -12,7 +12,7 @@ use super::opening::JobResult;
 use super::plug::{Missing, TURN};
 use super::ports::{WantedPort, wanted};
 use super::{Switch, SwitchError};
-use crate::config::{Config, PortSpec};
+use crate::config::{Config, PortSpec, Relocation};
 use crate::handover::tables::{Chunk, ROWS, Tables, split};
 use crate::port::{Undo, shared_interface};
 use crate::topology::Extent;
@@ -88,8 +88,8 @@ impl Switch {
         for (name, wanted) in wanted(&config) {
             self.ports.request(&self.eal, &self.pool, &self.mempool, &name, &wanted);
         }
-        self.await_ports(GRACE, Missing::Tolerated)?;
-        self.publish(&config, Extent::AllButLocations(&[]))?;
+        self.await_ports(GRACE, &|_| Missing::Tolerated)?;
+        self.publish(&config, Extent::AllButLocations(&Relocation::NONE))?;
         self.poll_fresh()?;
         self.set_forwarding(true)
     }

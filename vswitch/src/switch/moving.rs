@@ -10,7 +10,7 @@ use serde_json::json;
 use wire::{MacAddr, Vni};
 
 use super::{Missing, Switch, SwitchError};
-use crate::config::LocationConfig;
+use crate::config::{LocationConfig, Relocation};
 use crate::state::change::Change;
 
 impl Switch {
@@ -34,8 +34,8 @@ impl Switch {
             vtep,
             groups: vnic.security_groups.clone(),
         };
-        let elsewhere = vnic.vips.iter().map(at).collect();
-        self.edit_and_place(elsewhere, Missing::Refused, Vec::new(), |config| {
+        let relocation = Relocation { come: vnic.vips.iter().map(at).collect(), gone: Vec::new() };
+        self.edit_and_place(relocation, Missing::Refused, Vec::new(), |config| {
             config.vnics.retain(|known| !Arc::ptr_eq(known, vnic));
             config.lead_to_station(vnic);
             Ok(())

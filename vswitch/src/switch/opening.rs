@@ -80,6 +80,15 @@ pub(super) enum JobResult {
     Closed(String, Result<(), PortsError>),
 }
 
+impl JobResult {
+    /// Whose port it was.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Opened(_, name, _) | Self::Closed(name, _) => name,
+        }
+    }
+}
+
 struct Helper {
     jobs: Sender<Job>,
     done: Receiver<JobResult>,

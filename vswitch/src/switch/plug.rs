@@ -11,7 +11,7 @@
 //! longer is `pending` and comes when it is there. A port that is not there is `down`, and tried again for as long as the config wants
 //! it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use pipelines::snapshot::PortIndex;
@@ -22,7 +22,8 @@ use super::offload::SourcePorts;
 use super::opening::{JobResult, Ready};
 use super::ports::{WantedPort, wanted};
 use super::{Switch, SwitchError};
-use crate::config::{Config, MAX_PORTS};
+use crate::config::validate::resources;
+use crate::config::{Config, MAX_PORTS, Relocation};
 use crate::topology::Extent;
 
 /// How long a change waits for ports that are likely to come or go soon.
@@ -94,10 +95,11 @@ impl PortChanges {
         // DPDK's ports may not be enough for both at once.
         let ethdevs: usize = have.values().chain(added.values()).map(|port| port.spec.ethdevs()).sum();
         let crowded = ethdevs > pmd::port::limit() || have.len() + added.len() > MAX_PORTS;
-        // What changes its device, or leaves it to a port of another name, must go before that can come.
+        let taken: HashSet<String> = added.values().flat_map(|port| resources(&port.spec)).collect();
+        // What changes its device, or leaves it to a port of another name, or to a bond, must go before that can come.
         let makes_room = |name: &String, old: &WantedPort| match want.get(name) {
             Some(_) => added.contains_key(name),
-            None => crowded || added.values().any(|new| new.spec == old.spec),
+            None => crowded || !resources(&old.spec).is_disjoint(&taken),
         };
         let (first, rest): (Vec<_>, Vec<_>) = have.iter().partition(|(name, old)| makes_room(name, old));
         let first = first.into_iter().map(|(name, _)| name.clone()).collect();
@@ -146,7 +148,13 @@ impl Switch {
             }
         }
         let grace = if missing == Missing::Tolerated { START_GRACE } else { missing.grace() };
-        self.await_ports(grace, missing)?;
+        if !plan.added.is_empty() {
+            // What becomes of ports that others asked for is nothing to this change.
+            self.await_ports(grace, &|name| match plan.added.contains_key(name) {
+                true => missing,
+                false => Missing::Tolerated,
+            })?;
+        }
         plan.last.iter().for_each(|name| self.ports.leave(name, true));
         Ok(())
     }
@@ -157,10 +165,12 @@ impl Switch {
         for name in &plan.last {
             self.let_go(name)?;
         }
-        if self.ahead.leaves_closing() {
+        if self.ahead.leaves_closing()
+            || plan.added.is_empty() && plan.first.is_empty() && plan.last.is_empty()
+        {
             return Ok(());
         }
-        self.await_ports(missing.grace(), Missing::Tolerated)
+        self.await_ports(missing.grace(), &|_| Missing::Tolerated)
     }
 
     /// After a change that failed: the ports of before. No worker has a snapshot with what came. `old` is whole.
@@ -181,7 +191,7 @@ impl Switch {
         // Those that come back are taken in when they are there, where whoever asked is answered then.
         let waits = gone && !self.ahead.leaves_closing();
         if waits {
-            self.await_ports(GRACE, Missing::Tolerated)?;
+            self.await_ports(GRACE, &|_| Missing::Tolerated)?;
         }
         // Also when the new snapshot went out, and some worker did not say in time that it has it.
         if waits || self.topology.is_unsettled() {
@@ -195,7 +205,7 @@ impl Switch {
     pub(super) fn take_out(&mut self, names: &[String], config: &Config) -> Result<(), SwitchError> {
         names.iter().for_each(|name| self.ports.leave(name, true));
         if names.iter().any(|name| self.ports.index(name).is_some()) {
-            self.publish(config, Extent::AllButLocations(&[]))?;
+            self.publish(config, Extent::AllButLocations(&Relocation::NONE))?;
         }
         names.iter().try_for_each(|name| self.let_go(name))
     }
@@ -219,13 +229,19 @@ impl Switch {
         Ok(())
     }
 
-    /// Waits for ports that are likely to come or go soon; everything but requests goes on.
-    pub(super) fn await_ports(&mut self, grace: Duration, missing: Missing) -> Result<(), SwitchError> {
+    /// Waits for ports that are likely to come or go soon; everything but requests goes on. `missing` says of each name what becomes
+    /// of it when its port cannot be opened.
+    pub(super) fn await_ports(
+        &mut self,
+        grace: Duration,
+        missing: &dyn Fn(&str) -> Missing,
+    ) -> Result<(), SwitchError> {
         let began = Instant::now();
         let mut tended = began;
         loop {
             let now = Instant::now();
             while let Some(done) = self.ports.done(now) {
+                let missing = missing(done.name());
                 self.take_in(done, missing, now)?;
             }
             if !self.ports.is_busy() || now.saturating_duration_since(began) >= grace {
@@ -368,7 +384,7 @@ impl Switch {
         }
         gone.iter().for_each(|(name, ..)| self.ports.leave(name, true));
         let config = self.config.clone();
-        self.publish(&config, Extent::AllButLocations(&[]))?;
+        self.publish(&config, Extent::AllButLocations(&Relocation::NONE))?;
         self.poll_fresh()?;
         for (name, wanted, reason) in gone {
             self.let_go(&name)?;

@@ -13,7 +13,7 @@ use wire::{MacAddr, Vni};
 
 use super::slots::{LOWEST, Remote};
 use super::{Topology, TopologyError};
-use crate::config::{Config, LocationConfig, validate};
+use crate::config::{Config, LocationConfig, Relocation, validate};
 use crate::topology::underlay::Neighbours;
 
 impl Topology {
@@ -41,8 +41,20 @@ impl Topology {
         Ok(())
     }
 
+    /// Takes locations out, adds others or moves them, and leaves all others alone.
+    pub(super) fn relocate(&mut self, relocation: &Relocation) -> Result<(), TopologyError> {
+        for &(vni, vip) in &relocation.gone {
+            let vpc = self.draft.next.vnis.get(u128::from(vni.get()));
+            // One whose address a vNIC of this host got is gone already, and the address is the vNIC's.
+            if let Some(vpc) = vpc.filter(|&vpc| self.draft.locations.contains_key(&(vpc, vip))) {
+                self.drop_location(vpc, vip);
+            }
+        }
+        self.bring_locations(&relocation.come)
+    }
+
     /// Adds locations, or moves them, and leaves the others alone.
-    pub(super) fn bring_locations(&mut self, locations: &[LocationConfig]) -> Result<(), TopologyError> {
+    fn bring_locations(&mut self, locations: &[LocationConfig]) -> Result<(), TopologyError> {
         for location in locations {
             self.check_vtep(location.vtep)?;
             let vpc = self.vpc_of(location)?;

@@ -30,6 +30,7 @@ mod uplinks;
 mod vnics;
 mod vpcs;
 mod ways;
+mod yielding;
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -53,8 +54,9 @@ use security::SecurityDraft;
 use slots::{Behind, Remote};
 pub use uplinks::{punt_mtu, punt_name};
 pub use vpcs::{flood_notes, route_notes};
+pub use yielding::give_way;
 
-use crate::config::{self, Config, Difference, LocationConfig, VpcConfig};
+use crate::config::{self, Config, Difference, LocationConfig, Relocation, VpcConfig};
 use underlay::Neighbours;
 use ways::Ways;
 
@@ -132,9 +134,9 @@ struct Draft {
 pub enum Extent<'d> {
     /// All of it.
     Everything,
-    /// All but the locations: those there are stay while their VPC does, and these come. For when ports came or went, and for
+    /// All but the locations: those there are stay while their VPC does, but for these, which come and go. For when ports came or went, and for
     /// changes for which [`keeps_locations`] holds.
-    AllButLocations(&'d [LocationConfig]),
+    AllButLocations(&'d Relocation),
     /// As that with the locations to which vNICs move, and what the change does not concern is left alone, too. The ports are those of before, and some that came or
     /// went with it.
     Part(&'d Difference<'d>),
@@ -144,7 +146,7 @@ impl<'d> Extent<'d> {
     /// That of a change for which [`keeps_locations`] holds.
     pub fn of(difference: &'d Difference<'d>) -> Self {
         if difference.is_whole {
-            Self::AllButLocations(&difference.elsewhere)
+            Self::AllButLocations(&difference.relocation)
         } else {
             Self::Part(difference)
         }
@@ -398,8 +400,8 @@ impl Topology {
         self.rebuild_port_rows(config, ports);
         match extent {
             Extent::Everything => self.rebuild_locations(config)?,
-            Extent::AllButLocations(come) => self.bring_locations(come)?,
-            Extent::Part(difference) => self.bring_locations(&difference.elsewhere)?,
+            Extent::AllButLocations(relocation) => self.relocate(relocation)?,
+            Extent::Part(difference) => self.relocate(&difference.relocation)?,
         }
         self.rebuild_routes(config)?;
         self.rebuild_vteps(config);

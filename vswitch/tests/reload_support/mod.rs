@@ -202,7 +202,7 @@ impl Host {
     }
 
     fn reload(&mut self, file: Source) -> Option<()> {
-        let merged = merge(&self.config(), self.file.as_ref(), &file, Occasion::Reload).ok()?;
+        let merged = merge(&self.config(), self.file.as_ref(), &file, Occasion::Reload, |_| ()).ok()?;
         // Objects are the file's, or were made at run time; those of the file before are no more.
         let before = self.file.as_ref().map(|before| ids(&before.config)).unwrap_or_default();
         let expected = &ids(&file.config) | &(&ids(&self.config()) - &before);
@@ -210,7 +210,8 @@ impl Host {
         self.apply(merged)?;
         // Again: nothing changes, and no decision becomes stale.
         let running = self.config();
-        let again = merge(&running, Some(&file), &file, Occasion::Reload).expect("was accepted just now");
+        let again =
+            merge(&running, Some(&file), &file, Occasion::Reload, |_| ()).expect("was accepted just now");
         same(again.clone(), running, "a second reload changes the config");
         let before = self.topology.snapshot().clone();
         self.apply(again).expect("was accepted just now");
@@ -231,7 +232,8 @@ impl Host {
         let new = match (&self.file, text) {
             (None, "") => saved,
             (Some(file), "") => {
-                let new = merge(&saved, kept.as_ref(), file, Occasion::Restart).expect("nothing new is said");
+                let new = merge(&saved, kept.as_ref(), file, Occasion::Restart, |_| ())
+                    .expect("nothing new is said");
                 // What belongs to the process is the file's.
                 let Config { eal, workers, forward, api, control, nft, vlt, vxlan, rdma, rcft, .. } =
                     file.config.clone();
@@ -242,7 +244,7 @@ impl Host {
             }
             (_, text) => {
                 let file = Source::parse(text, "file").ok()?;
-                let new = merge(&saved, kept.as_ref(), &file, Occasion::Restart).ok()?;
+                let new = merge(&saved, kept.as_ref(), &file, Occasion::Restart, |_| ()).ok()?;
                 self.file = Some(file);
                 new
             }

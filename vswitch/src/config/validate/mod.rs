@@ -19,6 +19,8 @@ mod underlay;
 
 use std::net::IpAddr;
 
+pub use ports::resources;
+
 use ipnet::IpNet;
 
 use super::error::{ConfigError, ConfigErrors};

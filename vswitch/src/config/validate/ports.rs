@@ -322,8 +322,8 @@ fn ring_problems(ring: &RingPort, rings: &HashSet<&str>, found: &mut PortProblem
     }
 }
 
-/// The devices a port takes for itself, in words.
-fn resources(spec: &PortSpec) -> HashSet<String> {
+/// The devices a port takes for itself, in words; of a bond, those of its members.
+pub fn resources(spec: &PortSpec) -> HashSet<String> {
     let iface = |name: &str| format!("interface {name}");
     let tidy = |path: &Path| path.components().collect::<PathBuf>().display().to_string();
     let end = |server| if server { "server" } else { "client" };

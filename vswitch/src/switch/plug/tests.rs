@@ -58,15 +58,90 @@ fn a_port_that_comes_while_a_change_waits_for_another_to_go_is_used() {
     switch.stop();
 }
 
+#[test]
+fn what_other_hosts_say_neither_waits_for_ports_nor_takes_any_away() {
+    let mut switch = start();
+    let file = std::env::temp_dir().join(format!("plug-{}", std::process::id()));
+    std::fs::write(&file, "").unwrap();
+    // A file is where the socket of a vNIC is to be: no absence, and somebody has to mend it.
+    let text = format!("{{ kind = \"vhost-user\", path = \"{}\" }}", file.display());
+    let wanted = with_port(&text);
+    let wanted = crate::switch::ports::wanted(&wanted)["late"].clone();
+    let config = switch.config.clone();
+    switch.take_out(&["late".into()], &config).unwrap();
+    switch.ports.request(&switch.eal, &switch.pool, &switch.mempool, "late", &wanted);
+    let asked = Instant::now();
+    switch
+        .edit_heard(Vec::new(), |config| {
+            config.vpcs[0].flood = true;
+            Ok(())
+        })
+        .unwrap();
+    assert!(asked.elapsed() < GRACE / 2, "{:?}", asked.elapsed());
+    turn_until(&mut switch, "it is down", |switch| {
+        let absent = switch.ports.absent().find(|(name, _)| *name == "late");
+        absent.is_some_and(|(_, absent)| absent.reason.is_some())
+    });
+    // And with a port of its own that comes.
+    switch.ports.request(&switch.eal, &switch.pool, &switch.mempool, "late", &wanted);
+    switch
+        .edit_heard(Vec::new(), |config| {
+            let ring = r#"[[port]]
+                name = "more"
+                port = { kind = "ring", name = "more" }"#;
+            config
+                .ports
+                .extend(Config::parse(ring, "test").unwrap_or_else(|errors| panic!("{errors}")).ports);
+            Ok(())
+        })
+        .unwrap();
+    assert!(switch.ports.index("more").is_some());
+    assert!(switch.ports.absent().any(|(name, _)| name == "late"), "it is tried again");
+    std::fs::remove_file(&file).unwrap();
+    switch.stop();
+}
+
+#[test]
+fn a_port_goes_before_another_comes_that_shares_a_device_with_it() {
+    let port = |name: &str, spec: &str| {
+        let text = format!("[[port]]\nname = \"{name}\"\nport = {spec}");
+        let config = Config::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"));
+        wanted(&config)
+    };
+    let nothing = BTreeMap::new();
+    for (old, new, makes_room) in [
+        ("{ kind = \"veth\", iface = \"v0\" }", "{ kind = \"veth\", iface = \"v0\", queues = 2 }", true),
+        ("{ kind = \"veth\", iface = \"v0\" }", "{ kind = \"tap\", iface = \"v0\" }", true),
+        ("{ kind = \"veth\", iface = \"v0\" }", "{ kind = \"veth\", iface = \"v1\" }", false),
+        (
+            "{ kind = \"pci\", address = \"01:00.0\" }",
+            "{ kind = \"bond\", mode = \"802.3ad\", members = [{ kind = \"pci\", address = \"0000:01:00.0\" }, \
+             { kind = \"pci\", address = \"01:00.1\" }] }",
+            true,
+        ),
+    ] {
+        let plan = PortChanges::between(&port("old", old), &port("new", new), &nothing);
+        assert_eq!(
+            (plan.first.len(), plan.last.len()),
+            (usize::from(makes_room), usize::from(!makes_room)),
+            "{new}"
+        );
+    }
+}
+
 /// Another device for the vNIC: one that cannot be opened, or one that can.
 fn replace(switch: &mut Switch, attempt: u64, port: &str) -> Result<(), SwitchError> {
     switch.begin_try(attempt);
     switch.edit(|config| {
-        let text = CONFIG.replacen("{ kind = \"null\" }", port, 1);
-        let vnics = Config::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}")).vnics;
-        config.vnics = vnics;
+        config.vnics = with_port(port).vnics;
         Ok(())
     })
+}
+
+/// The networks with another port for the vNIC.
+fn with_port(port: &str) -> Config {
+    let text = CONFIG.replacen("{ kind = \"null\" }", port, 1);
+    Config::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 fn turn_until(switch: &mut Switch, what: &str, is_so: impl Fn(&mut Switch) -> bool) {

@@ -79,7 +79,8 @@ fn step_by_step(lab: &mut Lab, old: &Config, new: &Config) -> bool {
         held.into_iter().for_each(|index| lab.topology.let_go(index));
     };
     let go = |lab: &mut Lab, from: &Config, to: &Config, elsewhere: Vec<LocationConfig>| {
-        let difference = Difference::between(from, to).and_elsewhere(elsewhere);
+        let difference =
+            Difference::between(from, to).and_relocation(Relocation { come: elsewhere, gone: Vec::new() });
         assert!(!difference.is_whole);
         let followed = lab.topology.follow(to, &Extent::of(&difference), &PORTS, &lab.neighbours).is_ok();
         if followed {
