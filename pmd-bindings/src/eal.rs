@@ -207,6 +207,7 @@ fn check_devargs(text: &str) -> Result<(), EalError> {
 pub(crate) struct EalInner {
     run_dir: Option<RunDir>,
     hugepages: bool,
+    pci: bool,
 }
 
 impl Drop for EalInner {
@@ -272,12 +273,18 @@ impl Eal {
             Self::dpdk_version(),
             if huge { "on huge pages" } else { "without huge pages (--no-huge)" },
         );
-        Ok(Self { inner: Arc::new(EalInner { run_dir: Some(run_dir), hugepages: huge }) })
+        let pci = config.pci != PciAccess::None;
+        Ok(Self { inner: Arc::new(EalInner { run_dir: Some(run_dir), hugepages: huge, pci }) })
     }
 
     /// True when packet memory is on huge pages.
     pub fn uses_hugepages(&self) -> bool {
         self.inner.hugepages
+    }
+
+    /// True when the PCI bus was scanned, so that devices on it can be attached.
+    pub fn uses_pci(&self) -> bool {
+        self.inner.pci
     }
 
     /// The DPDK that runs, as in `DPDK 22.11.11`'s number.

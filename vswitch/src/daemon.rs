@@ -86,9 +86,9 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     let (mut switch, owners, sockets, tcp, predecessor) = if options.upgrade {
         let mut predecessor = Predecessor::find(&api.socket)?;
         tracing::info!(pid = predecessor.pid, "getting ready to take over from the switch that runs");
-        let mut switch = Switch::prepare(&options.config, true)?;
-        // As the config is now, so that little is left to do when nobody forwards.
+        // As the config is now, with what was made at run time: DPDK needs what its ports do, and little is left to do when nobody forwards.
         let (config, _) = restored(options.config.clone())?;
+        let mut switch = Switch::prepare(&config, true)?;
         switch.open_beside(&config);
         let tables = predecessor.freeze()?;
         let (config, owners) = restored(options.config)?;

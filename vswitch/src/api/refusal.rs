@@ -148,6 +148,7 @@ impl From<SwitchError> for Problems {
             SwitchError::Unknown { .. } => Code::NotFound,
             SwitchError::InUse { .. }
             | SwitchError::NotLive(_)
+            | SwitchError::NoPciBus(_)
             | SwitchError::Nowhere(_)
             | SwitchError::Topology(_)
             | SwitchError::Rdma(_) => Code::FailedPrecondition,

@@ -359,6 +359,11 @@ impl PortSpec {
         }
     }
 
+    /// It is on the PCI bus, or members of it are.
+    pub fn is_on_pci(&self) -> bool {
+        self.parts().iter().any(|part| matches!(part, Self::Pci(_) | Self::Representor(_)))
+    }
+
     /// How many devices of DPDK it is, of which there are not many.
     pub fn ethdevs(&self) -> usize {
         match self {

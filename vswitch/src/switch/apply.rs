@@ -56,6 +56,7 @@ impl Switch {
         self.rdma.learn(&difference.new)?;
         rdma::quotas(&difference.new, &self.rdma)?;
         let (have, want) = (ports::wanted(&difference.old), ports::wanted(&difference.new));
+        start::refuse_pci(&want, self.eal.uses_pci())?;
         let mut resized = ports::resized(&have, &want);
         resized.extend(self.resized_trunks(difference, new));
         let resized = self.ports.raise_mtus(resized, self.mempool.segment_room())?;

@@ -62,6 +62,12 @@ pub enum SwitchError {
     /// Cannot change while the switch runs.
     #[error("{0} cannot change while the switch runs; restart it with the new config")]
     NotLive(&'static str),
+    /// A port on a bus that DPDK did not look at when it started.
+    #[error(
+        "port {0} is on the PCI bus, which DPDK was started without, as no port was on it: put the port into the config, or \
+         its PCI device into `[eal] pci`, and restart the switch"
+    )]
+    NoPciBus(String),
     /// Nothing with that name.
     #[error("no {what} {name:?}; `{list}` shows those there are")]
     Unknown {

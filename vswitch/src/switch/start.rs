@@ -1,9 +1,12 @@
 //! What the switch is started with, from its config: cores, memory, buffers, tables. Starts nothing itself.
 
+use std::collections::BTreeMap;
+
 use pipelines::nft::NftParams;
 use pmd::MempoolConfig;
 
 use super::pool_size::{BufferNeed, Shortage};
+use super::ports::WantedPort;
 use super::{SwitchError, pool_size, ports};
 use crate::config::{Config, ForwardMode, HugePages, buffers};
 use crate::worker::Mode;
@@ -66,11 +69,22 @@ pub(super) fn beside(params: pmd::EalConfig) -> pmd::EalConfig {
 
 /// The PCI bus is used only where the config names a device on it.
 fn pci_access(config: &Config) -> pmd::PciAccess {
-    let named = ports::wanted(config).values().any(|port| matches!(port.spec.kind(), "pci" | "representor"));
+    let named = ports::wanted(config).values().any(|port| port.spec.is_on_pci());
     if named || !config.eal.pci.is_empty() {
         pmd::PciAccess::Allow(config.eal.pci.clone())
     } else {
         pmd::PciAccess::None
+    }
+}
+
+/// Refuses ports on the PCI bus where DPDK was started without it: it would never find them.
+///
+/// # Errors
+/// [`SwitchError::NoPciBus`].
+pub(super) fn refuse_pci(want: &BTreeMap<String, WantedPort>, uses_pci: bool) -> Result<(), SwitchError> {
+    match want.iter().find(|(_, port)| !uses_pci && port.spec.is_on_pci()) {
+        Some((name, _)) => Err(SwitchError::NoPciBus(name.clone())),
+        None => Ok(()),
     }
 }
 
@@ -105,4 +119,42 @@ pub(super) fn nft(config: &Config) -> NftParams {
 fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOND: &str = "{ kind = \"bond\", members = [{ kind = \"pci\", address = \"0000:02:00.0\" }, { kind = \"pci\", address = \"0000:02:00.1\" }] }";
+    const KERNEL_BOND: &str = "{ kind = \"bond\", members = [{ kind = \"af-packet\", iface = \"m0\" }, { kind = \"af-packet\", iface = \"m1\" }] }";
+    const REPRESENTOR: &str = "{ kind = \"representor\", pf = \"0000:01:00.0\", vf = 3 }";
+
+    fn config(port: &str, top: &str) -> Config {
+        Config::parse(&format!("{top}\n[[port]]\nname = \"p\"\nport = {port}\n"), "test.toml").unwrap()
+    }
+
+    #[test]
+    fn dpdk_uses_the_pci_bus_where_a_port_or_a_member_of_one_is_on_it() {
+        let pci = |port, top| eal(&config(port, top), &[]).pci;
+        let anything_later = pmd::PciAccess::Allow(Vec::new());
+        for port in [BOND, REPRESENTOR, "{ kind = \"pci\", address = \"0000:01:00.0\" }"] {
+            assert_eq!(pci(port, ""), anything_later, "{port}");
+        }
+        for port in [KERNEL_BOND, "{ kind = \"null\" }"] {
+            assert_eq!(pci(port, ""), pmd::PciAccess::None, "{port}");
+            let named = pmd::PciAccess::Allow(vec!["0000:01:00.0".into()]);
+            assert_eq!(pci(port, "[eal]\npci = [\"0000:01:00.0\"]"), named, "{port}");
+        }
+    }
+
+    #[test]
+    fn a_port_on_the_pci_bus_is_refused_where_dpdk_was_started_without_it() {
+        let refused = |port, uses_pci| refuse_pci(&ports::wanted(&config(port, "")), uses_pci);
+        for port in [BOND, REPRESENTOR] {
+            let told = refused(port, false).unwrap_err().to_string();
+            assert!(told.starts_with("port p is on the PCI bus") && told.contains("restart"), "{told}");
+            refused(port, true).unwrap();
+        }
+        refused(KERNEL_BOND, false).unwrap();
+    }
 }

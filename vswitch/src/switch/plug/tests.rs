@@ -206,3 +206,22 @@ fn a_port_that_makes_room_is_out_until_the_change_is_carried_out_refused_or_give
     assert!(is_up(&mut switch) && switch.ports.absent().next().is_none());
     switch.stop();
 }
+
+/// DPDK would never find it, and a reload would leave it `down` for ever.
+#[test]
+fn a_first_port_on_the_pci_bus_is_refused_while_the_switch_runs() {
+    let mut switch = start();
+    assert!(!switch.eal.uses_pci());
+    let before = switch.config.clone();
+    for missing in [Missing::Refused, Missing::Awaited, Missing::Later] {
+        let result = switch.edit_and_place(Vec::new(), missing, Vec::new(), |config| {
+            let nic = "[[port]]\nname = \"nic\"\nport = { kind = \"pci\", address = \"0000:01:00.0\" }\n";
+            let ports = Config::parse(nic, "test").unwrap_or_else(|errors| panic!("{errors}")).ports;
+            config.ports.extend(ports);
+            Ok(())
+        });
+        assert!(matches!(&result, Err(SwitchError::NoPciBus(name)) if name == "nic"), "{result:?}");
+        assert!(switch.config == before && switch.ports.absent().next().is_none());
+    }
+    switch.stop();
+}
