@@ -14,7 +14,7 @@ use super::fields;
 use super::guard::{AllowedConfig, GuardConfig};
 use super::name::Name;
 use super::offload::OffloadDevice;
-use super::port_spec::PortSpec;
+use super::port_spec::{PortSpec, TapPort};
 use super::qos::{BothWays, VnicQos, is_default};
 use super::rcft::{QuotaConfig, RcftConfig, Refuse};
 use super::routes::VpcRoute;
@@ -94,7 +94,7 @@ pub struct UplinkConfig {
     /// What becomes of traffic that is not for the VTEP; absent: dropped and counted.
     #[serde(default)]
     pub host: Option<HostTraffic>,
-    /// The name of the tap of `host = "punt"`.
+    /// The name of the tap of `host = "punt"`; absent: that of the uplink with `-host` behind it.
     #[serde(default)]
     pub host_tap: Option<String>,
     /// Neighbours that are not resolved.
@@ -112,6 +112,15 @@ pub struct UplinkConfig {
     /// What holds its rules; absent: its flows stay in software.
     #[serde(default)]
     pub offload: Option<OffloadDevice>,
+}
+
+impl UplinkConfig {
+    /// The tap that takes what is not for the VTEP, with `host = "punt"`.
+    pub fn punt_tap(&self) -> Option<TapPort> {
+        let iface = || self.host_tap.clone().unwrap_or_else(|| format!("{}-host", self.name));
+        let tap = || TapPort { iface: iface(), netns: None, queues: 1, mac: self.mac, persist: false };
+        (self.host == Some(HostTraffic::Punt)).then(tap)
+    }
 }
 
 /// What becomes of a VLAN tag inside the tunnel.

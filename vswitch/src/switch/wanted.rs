@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::config::{Config, HostTraffic, Name, OffloadDevice, PortSpec, VnicPort};
+use crate::config::{Config, Name, OffloadDevice, PortSpec, VnicPort};
 use crate::topology::{punt_mtu, punt_name};
 
 /// A port that the config wants.
@@ -60,10 +60,7 @@ pub fn wanted(config: &Config) -> BTreeMap<String, WantedPort> {
             uplink.name.to_string(),
             WantedPort { spec, rx_queues, tx_queues, mtu, offload, trunk: false, uplink: true },
         );
-        if uplink.host == Some(HostTraffic::Punt) {
-            let iface = uplink.host_tap.clone().unwrap_or_else(|| format!("{}-host", uplink.name));
-            let (mac, netns) = (uplink.mac, None);
-            let tap = crate::config::port_spec::TapPort { iface, netns, queues: 1, mac, persist: false };
+        if let Some(tap) = uplink.punt_tap() {
             let wanted = WantedPort {
                 spec: PortSpec::Tap(tap),
                 rx_queues: Some(1),

@@ -3,6 +3,7 @@
 use crate::config::*;
 
 pub(super) mod bonds;
+pub(super) mod punt;
 pub(super) mod routing;
 
 /// A small valid config to spoil; the spoilt line is the last.
@@ -321,6 +322,15 @@ pub(super) fn process() {
     said("[rcft]\nhalf-open-timeout = \"0s\"\n", (2, 21), &["half-open-timeout is 0", "\"5s\""]);
     let socket = format!("[api]\nsocket = \"/{}\"\n", "x".repeat(200));
     said(&socket, (2, 10), &["201 bytes", "at most 107"]);
+    let socket =
+        |length: usize, more: &str| format!("[api]\nsocket = \"/{}\"\n{more}", "x".repeat(length - 1));
+    Config::parse(&socket(99, "group = \"ops\"\n"), "test").unwrap();
+    said(&socket(100, ""), (2, 10), &["for upgrades", ".upgrade", "is 108 bytes long", "at most 107"]);
+    said(
+        &socket(103, "group = \"ops\"\n"),
+        (2, 10),
+        &["of its group", "-read", "is 108 bytes long", "at most 107"],
+    );
 }
 
 #[test]

@@ -230,6 +230,9 @@ fn every_fault_is_told_with_its_path_and_what_to_do() {
     bad::repair_tenants_share_no_memory_unless_trusted();
     bad::repair_link_local_vips_are_of_nobodys_mac_but_ones_own();
     bad::bonds::bonds_are_made_of_nics_of_one_kind();
+    bad::punt::a_punt_tap_has_a_name_that_interfaces_can_have();
+    bad::punt::a_punt_tap_is_nobody_elses_interface();
+    bad::punt::a_punt_tap_counts_as_a_port();
     bad::routing::routing_targets_and_prefixes();
     bad::routing::routing_to_a_vnic_of_another_vpc();
     bad_networks::guard_pairs_are_of_stations_and_of_nobody_else();

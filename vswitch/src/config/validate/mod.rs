@@ -5,6 +5,7 @@
 //! that [`cores`] is given.
 
 mod bfd;
+mod devices;
 mod guard;
 mod names;
 mod networks;
@@ -19,7 +20,7 @@ mod underlay;
 
 use std::net::IpAddr;
 
-pub use ports::resources;
+pub use devices::resources;
 
 use ipnet::IpNet;
 

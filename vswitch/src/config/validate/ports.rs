@@ -1,17 +1,17 @@
-//! Checks of what stands behind ports: addresses, interface names, paths, queues, and that no two ports
-//! share a device.
+//! Checks of what stands behind ports: addresses, interface names, paths, queues, and how many there are.
 
-use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::collections::HashSet;
+use std::path::Path;
 
-use super::super::MAX_PORTS;
 use super::super::error::quote;
 use super::super::network::VnicPort;
 use super::super::port_spec::{
     BondModeConfig, BondPort, MemifPort, PcapPort, PortSpec, RingPort, VhostUserPort,
 };
 use super::super::secret::hide;
-use super::Checker;
+use super::super::{Config, MAX_PORTS};
+use super::devices::{full_pci_address, resources};
+use super::{Checker, devices};
 
 /// The longest name of a kernel interface (IFNAMSIZ less the closing zero).
 const LONGEST_IFACE: usize = 15;
@@ -20,22 +20,38 @@ const LONGEST_SOCKET: usize = 107;
 /// The longest memif secret.
 const LONGEST_SECRET: usize = 24;
 
+/// A port that the config asks for.
+pub(super) struct Written<'c> {
+    /// Of the value that says what stands behind it.
+    pub path: String,
+    pub who: String,
+    pub spec: &'c PortSpec,
+}
+
+impl<'c> Written<'c> {
+    fn new(section: &str, index: usize, name: &str, spec: &'c PortSpec) -> Self {
+        Self { path: format!("{section}[{index}].port"), who: format!("{section} {name}"), spec }
+    }
+}
+
 pub(super) fn check(checker: &mut Checker<'_>) {
     let config = checker.config;
-    let mut specs = Vec::new();
+    let mut ports = Vec::new();
     for (index, uplink) in config.uplinks.iter().enumerate() {
-        specs.push((format!("uplink[{index}]"), format!("uplink {}", uplink.name), &uplink.port));
+        ports.push(Written::new("uplink", index, &uplink.name, &uplink.port));
         queues(checker, &format!("uplink[{index}]"), uplink.rx_queues, uplink.tx_queues);
     }
     for (index, trunk) in config.trunks.iter().enumerate() {
-        specs.push((format!("trunk[{index}]"), format!("trunk {}", trunk.name), &trunk.port));
-        trust(checker, &format!("trunk[{index}]"), &format!("trunk {}", trunk.name), &trunk.port);
+        let port = Written::new("trunk", index, &trunk.name, &trunk.port);
+        trust(checker, &port);
+        ports.push(port);
         queues(checker, &format!("trunk[{index}]"), trunk.rx_queues, trunk.tx_queues);
     }
     for (index, vnic) in config.vnics.iter().enumerate() {
         if let VnicPort::Own(spec) = &vnic.port {
-            specs.push((format!("vnic[{index}]"), format!("vnic {}", vnic.name), spec));
-            trust(checker, &format!("vnic[{index}]"), &format!("vnic {}", vnic.name), spec);
+            let port = Written::new("vnic", index, &vnic.name, spec);
+            trust(checker, &port);
+            ports.push(port);
         }
         if vnic.queues == Some(0) {
             checker.fail(
@@ -45,72 +61,76 @@ pub(super) fn check(checker: &mut Checker<'_>) {
         }
     }
     for (index, port) in config.ports.iter().enumerate() {
-        specs.push((format!("port[{index}]"), format!("port {}", port.name), &port.port));
+        ports.push(Written::new("port", index, &port.name, &port.port));
         queues(checker, &format!("port[{index}]"), port.rx_queues, port.tx_queues);
     }
 
-    number(checker, &specs);
-    let rings: HashSet<&str> = specs.iter().filter_map(|(_, _, spec)| ring_name(spec)).collect();
-    let mut taken: HashMap<String, (String, String)> = HashMap::new();
-    for (path, who, spec) in &specs {
+    let rings: HashSet<&str> = ports.iter().filter_map(|port| ring_name(port.spec)).collect();
+    for Written { path, who, spec } in &ports {
         for (key, problem) in problems(spec, &rings) {
-            checker.fail(format!("{path}.port.{key}"), format!("{who}: {problem}"));
-        }
-        for resource in resources(spec) {
-            if let Some((other, other_path)) = taken.get(&resource) {
-                let line = checker.line(other_path);
-                let message = format!(
-                    "{who}: {resource} is already used by {other}{line}; a device serves one port, so choose another"
-                );
-                checker.fail(format!("{path}.port"), message);
-            } else {
-                taken.insert(resource, (who.clone(), format!("{path}.port")));
-            }
+            checker.fail(format!("{path}.{key}"), format!("{who}: {problem}"));
         }
     }
+    // Their names are checked with what else uplinks say. They come before tenants' ports, which are told what is too much.
+    let taps = punt_taps(config);
+    let taps = taps.iter().map(|(path, who, spec)| Written { path: path.clone(), who: who.clone(), spec });
+    ports.splice(config.uplinks.len()..config.uplinks.len(), taps);
+    number(checker, &ports);
+    devices::check(checker, &ports);
+}
+
+/// The taps for what uplinks leave to the host: where they are asked for, whose they are, and what they are.
+fn punt_taps(config: &Config) -> Vec<(String, String, PortSpec)> {
+    let taps = config.uplinks.iter().enumerate().filter_map(|(index, uplink)| {
+        let key = if uplink.host_tap.is_some() { "host-tap" } else { "host" };
+        let tap = PortSpec::Tap(uplink.punt_tap()?);
+        Some((format!("uplink[{index}].{key}"), format!("the punt tap of uplink {}", uplink.name), tap))
+    });
+    taps.collect()
 }
 
 /// Tenants are never trusted unless the config says so.
-fn trust(checker: &mut Checker<'_>, path: &str, who: &str, spec: &PortSpec) {
-    if let Some(reach) = spec.untrusted_reach() {
+fn trust(checker: &mut Checker<'_>, port: &Written<'_>) {
+    if let Some(reach) = port.spec.untrusted_reach() {
         let message = format!(
-            "{who}: {reach}. Tenants take vhost-user, which checks every address; if this peer is as trusted as the switch \
-             itself, write trusted-peer = true beside kind"
+            "{}: {reach}. Tenants take vhost-user, which checks every address; if this peer is as trusted as the switch \
+             itself, write trusted-peer = true beside kind",
+            port.who
         );
-        checker.fail(format!("{path}.port"), message);
+        checker.fail(&port.path, message);
     }
 }
 
 /// The switch has room for so many ports, and DPDK for so many of its devices.
-fn number(checker: &mut Checker<'_>, specs: &[(String, String, &PortSpec)]) {
-    if let Some((path, who, _)) = specs.get(MAX_PORTS) {
-        let all = specs.len();
+fn number(checker: &mut Checker<'_>, ports: &[Written<'_>]) {
+    if let Some(Written { path, who, .. }) = ports.get(MAX_PORTS) {
+        let all = ports.len();
         let message = format!(
             "{who}: the config has {all} ports, and the switch takes {MAX_PORTS}: put tenants on a trunk port, by VLAN"
         );
-        checker.fail(format!("{path}.port"), message);
+        checker.fail(path, message);
     }
-    sockets(checker, specs);
-    let all: usize = specs.iter().map(|(.., spec)| spec.ethdevs()).sum();
+    sockets(checker, ports);
+    let all: usize = ports.iter().map(|port| port.spec.ethdevs()).sum();
     let (limit, mut so_far) = (pmd::port::limit(), 0);
-    let beyond = specs.iter().find(|(.., spec)| {
-        so_far += spec.ethdevs();
+    let beyond = ports.iter().find(|port| {
+        so_far += port.spec.ethdevs();
         so_far > limit
     });
-    if let Some((path, who, _)) = beyond {
+    if let Some(Written { path, who, .. }) = beyond {
         let message = format!(
             "{who}: the config's ports take {all} devices of DPDK, which was built for {limit} \
              (RTE_MAX_ETHPORTS): put containers on ports of kind \"veth\" or \"tap\" and virtual machines on \"vhost-user\", which are no \
              such devices, others on a trunk port, by VLAN"
         );
-        checker.fail(format!("{path}.port"), message);
+        checker.fail(path, message);
     }
 }
 
 /// librte_vhost has room for so many vhost-user sockets.
-fn sockets(checker: &mut Checker<'_>, specs: &[(String, String, &PortSpec)]) {
+fn sockets(checker: &mut Checker<'_>, ports: &[Written<'_>]) {
     let (mut servers, mut clients) = (0, 0);
-    for (path, who, spec) in specs {
+    for Written { path, who, spec } in ports {
         let PortSpec::VhostUser(vhost) = spec else { continue };
         if vhost.server {
             servers += 1
@@ -123,7 +143,7 @@ fn sockets(checker: &mut Checker<'_>, specs: &[(String, String, &PortSpec)]) {
                  descriptors each) with {clients} that it connects to (one each) need {needed}: let virtual machine monitors make more of \
                  them (server = false), or put tenants on other kinds of ports"
             );
-            return checker.fail(format!("{path}.port"), message);
+            return checker.fail(path, message);
         }
     }
 }
@@ -320,50 +340,6 @@ fn ring_problems(ring: &RingPort, rings: &HashSet<&str>, found: &mut PortProblem
     } else if !rings.contains(peer.as_str()) {
         found.check("peer", Err(format!("{} is no ring; give another port that name", quote(peer))));
     }
-}
-
-/// The devices a port takes for itself, in words; of a bond, those of its members.
-pub fn resources(spec: &PortSpec) -> HashSet<String> {
-    let iface = |name: &str| format!("interface {name}");
-    let tidy = |path: &Path| path.components().collect::<PathBuf>().display().to_string();
-    let end = |server| if server { "server" } else { "client" };
-    let list = match spec {
-        PortSpec::Pci(pci) => vec![format!("PCI device {}", full_pci_address(&pci.address))],
-        PortSpec::Representor(vf) => vec![format!("VF {} of {}", vf.vf, full_pci_address(&vf.pf))],
-        PortSpec::VhostUser(v) => vec![format!("socket {} ({})", tidy(&v.path), end(v.server))],
-        PortSpec::VirtioUser(v) => vec![format!("socket {} ({})", tidy(&v.path), end(v.server))],
-        PortSpec::Tap(tap) => match tap.namespace() {
-            Some(namespace) => vec![format!("interface {} in {}", tap.iface, tidy(&namespace))],
-            None => vec![iface(&tap.iface)],
-        },
-        PortSpec::AfPacket(packet) => vec![iface(&packet.iface)],
-        PortSpec::AfXdp(xdp) => vec![iface(&xdp.iface)],
-        PortSpec::Veth(veth) => vec![iface(&veth.iface)],
-        PortSpec::Memif(memif) => {
-            vec![
-                format!("memif {} of socket {} ({:?})", memif.id, tidy(&memif.socket), memif.role)
-                    .to_lowercase(),
-            ]
-        }
-        PortSpec::Pcap(pcap) => {
-            let ifaces = [&pcap.iface, &pcap.rx_iface, &pcap.tx_iface].into_iter().flatten();
-            let file = pcap.tx_pcap.iter().map(|path| format!("file {}", tidy(path)));
-            ifaces.map(|name| iface(name)).chain(file).collect()
-        }
-        PortSpec::Ring(ring) => ring.name.iter().map(|name| format!("ring {name}")).collect(),
-        PortSpec::Bond(bond) => bond.members.iter().flat_map(resources).collect(),
-        PortSpec::Null(_) => Vec::new(),
-        PortSpec::Raw(raw) => {
-            vec![format!("virtual device {}", raw.vdev.split(',').next().unwrap_or_default())]
-        }
-    };
-    list.into_iter().collect()
-}
-
-/// The address with its domain.
-fn full_pci_address(address: &str) -> String {
-    let address = address.to_ascii_lowercase();
-    if address.matches(':').count() == 1 { format!("0000:{address}") } else { address }
 }
 
 /// `0000:01:00.0`, or without the domain.

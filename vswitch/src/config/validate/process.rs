@@ -1,7 +1,7 @@
 //! Checks of the process's own sections: workers, DPDK, tables, protocols, sockets.
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::super::buffers;
 use super::super::datapath::{NftConfig, VltConfig};
@@ -13,6 +13,7 @@ use super::super::rcft::{QuotaConfig, RcftConfig};
 use super::super::units::ByteSize;
 use super::ports::{check_pci_address, check_socket_path};
 use super::{Checker, is_unicast};
+use crate::handover::socket_beside;
 
 /// Less than this and no port starts.
 const LEAST_MEMORY: ByteSize = ByteSize::mebibytes(32);
@@ -22,15 +23,30 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     eal(checker);
     tables(checker);
     rcft(checker);
-    if let Err(problem) = check_socket_path(&checker.config.api.socket) {
-        checker.fail("api.socket", format!("[api] socket {problem}"));
-    }
+    sockets(checker);
     tcp(checker);
     evpn(checker);
     if checker.config.control.state.as_deref() == Some(Path::new("")) {
         checker.fail("control.state", "[control] state is empty; write a path or leave the key out");
     }
     etcd(checker);
+}
+
+/// The control socket, and the sockets beside it, whose names are longer.
+fn sockets(checker: &mut Checker<'_>) {
+    let api = &checker.config.api;
+    let readers = api
+        .group
+        .as_ref()
+        .map(|_| ("socket: the one of its group, with -read in its name,", api.read_socket()));
+    let upgrade =
+        ("socket: the one for upgrades, with .upgrade behind its name,", socket_beside(&api.socket));
+    let all = [Some(("socket", api.socket.clone())), readers, Some(upgrade)];
+    let problem =
+        |(what, path): &(&str, PathBuf)| Some(format!("[api] {what} {}", check_socket_path(path).err()?));
+    if let Some(problem) = all.iter().flatten().find_map(problem) {
+        checker.fail("api.socket", problem);
+    }
 }
 
 /// The etcd of the cluster.

@@ -202,17 +202,23 @@ fn host(checker: &mut Checker<'_>, path: &str, uplink: &UplinkConfig) {
         );
         checker.fail(format!("{path}.host"), message);
     }
-    match (&uplink.host_tap, uplink.host) {
-        (Some(tap), Some(HostTraffic::Punt)) => {
-            if let Err(problem) = check_iface(tap) {
-                checker.fail(format!("{path}.host-tap"), format!("uplink {name}: host-tap {problem}"));
-            }
-        }
-        (Some(_), _) => {
+    let problem = uplink.punt_tap().and_then(|tap| check_iface(&tap.iface).err());
+    match (&uplink.host_tap, problem) {
+        (Some(_), _) if uplink.host != Some(HostTraffic::Punt) => {
             let message = format!("uplink {name}: host-tap is for host = \"punt\"; add that or remove this");
             checker.fail(format!("{path}.host-tap"), message);
         }
-        (None, _) => {}
+        (Some(_), Some(problem)) => {
+            checker.fail(format!("{path}.host-tap"), format!("uplink {name}: host-tap {problem}"));
+        }
+        (None, Some(problem)) => {
+            let message = format!(
+                "uplink {name}: without host-tap, the tap of host = \"punt\" is named after the uplink: {problem}, and \
+                 write it as host-tap"
+            );
+            checker.fail(format!("{path}.host"), message);
+        }
+        (_, None) => {}
     }
 }
 
