@@ -1,6 +1,6 @@
 //! Processes of the switch's own user at the socket for an upgrade that do not do what they came for: they say half a word, or hello and
 //! then nothing, lie, or leave in the middle. They hold up nobody for long, whoever comes meanwhile hears why, and a real upgrade goes
-//! through.
+//! through. What was stopped stays so, whoever goes on.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tests::outage::site::{Site, assert_short};
+use tests::{Daemon, Family, Scene, runtime, wait_for};
 
 /// What an outage may take on a machine with other work to do.
 const MOST: Duration = Duration::from_secs(2);
@@ -17,8 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Beyond the processes that are listened to at a time.
 const CROWD: usize = 40;
 
-fn door(site: &Site) -> PathBuf {
-    let mut path = site.daemon.socket().as_os_str().to_owned();
+fn door(daemon: &Daemon) -> PathBuf {
+    let mut path = daemon.socket().as_os_str().to_owned();
     path.push(".upgrade");
     path.into()
 }
@@ -78,7 +79,7 @@ fn half(door: &Path) -> UnixStream {
 fn upgrade_is_not_held_up_by_processes_that_hang_or_lie() {
     let mut site = Site::start();
     let probe = site.probe();
-    let door = door(&site);
+    let door = door(&site.daemon);
     // Half a word, from several at once: it goes through beside them.
     let halves: Vec<UnixStream> = (0..10).map(|_| half(&door)).collect();
     site.daemon.upgrade(&site.lab.host);
@@ -135,4 +136,41 @@ fn upgrade_is_not_held_up_by_processes_that_hang_or_lie() {
     assert_short("beside processes that hang or lie", probe, MOST);
     site.daemon.settled();
     site.stop();
+}
+
+/// A process for which the switch lets everything go, and that ends then.
+fn leave_with_everything(door: &Path) {
+    let mut stream = guest(door);
+    say(&mut stream, &json!("freeze")).unwrap();
+    while hear(&mut stream) != "complete" {}
+    say(&mut stream, &json!({ "take": { "beside": [] } })).unwrap();
+    assert_eq!([hear(&mut stream), hear(&mut stream)], ["stopped", "released"]);
+}
+
+#[test]
+fn upgrade_leaves_what_is_stopped_and_begins_nothing() {
+    let mut scene = Scene::start_lasting(Family::V4, "[forward]\nauto-start = false\n");
+    let door = door(&scene.daemon);
+    let states = |scene: &Scene| {
+        let forwards = scene.daemon.json("show fwd stats all")["state"].clone();
+        [forwards, runtime::port_row(&scene.daemon, "red")["state"].clone()]
+    };
+    for (commands, expected) in [
+        (&[][..], ["stopped", "started"]),
+        (&["start"], ["forwarding", "started"]),
+        (&["port stop red"], ["forwarding", "stopped"]),
+        (&["stop"], ["stopped", "stopped"]),
+        (&["start", "port start red"], ["forwarding", "started"]),
+    ] {
+        commands.iter().for_each(|command| drop(scene.daemon.ctl(command)));
+        assert_eq!(states(&scene), expected);
+        leave_with_everything(&door);
+        wait_for("the switch to be back", PATIENCE, || scene.daemon.try_ctl("show workers").ok());
+        assert_eq!(states(&scene), expected, "it came back");
+        scene.daemon.upgrade(&scene.lab.host);
+        assert_eq!(states(&scene), expected, "a new process took over");
+    }
+    scene.outbound(&["rc('red', 'far', 17)"]).assert_passed();
+    scene.daemon.settled();
+    scene.stop();
 }

@@ -307,6 +307,7 @@ async fn hand_over(mut successor: Successor, switch: &mut Switch, serving: &mut 
         }
     };
     serving.close().await;
+    let forwards = switch.is_forwarding();
     // One that does not hear it does not hear the next word either.
     let released = switch.let_go_all(&beside, || drop(successor.stopped()));
     match released
@@ -317,7 +318,7 @@ async fn hand_over(mut successor: Successor, switch: &mut Switch, serving: &mut 
         Err(error) => tracing::error!(error, "the new process did not take over; this one comes back"),
     }
     drop(successor);
-    if let Err(error) = switch.come_back() {
+    if let Err(error) = switch.come_back(forwards) {
         tracing::error!(%error, "not everything is back");
     }
     false

@@ -48,6 +48,7 @@ pub struct Door {
 #[derive(Debug)]
 pub struct Successor {
     link: Link,
+    takes_forwarding: bool,
     _place: Taken,
 }
 
@@ -175,16 +176,16 @@ fn hear(stream: UnixStream, pid: i32, place: &Place, stranger: Stranger) -> Resu
         link.send(&Message::Refused { why: why.clone() }, PATIENCE)?;
         Err(HandoverError::Refused(why))
     };
-    match link.receive(PATIENCE)? {
-        Message::Hello { version: VERSION } => {}
-        Message::Hello { version } => {
+    let takes_forwarding = match link.receive(PATIENCE)? {
+        Message::Hello { version: VERSION, takes_forwarding } => takes_forwarding,
+        Message::Hello { version, .. } => {
             let why = format!(
                 "it speaks version {VERSION} of the hand-over, the new one {version}: restart instead"
             );
             return refuse(&mut link, why);
         }
         _ => return Err(HandoverError::out_of_turn()),
-    }
+    };
     let taken = match place.take(pid) {
         Ok(taken) => taken,
         Err(why) => return refuse(&mut link, why),
@@ -192,10 +193,11 @@ fn hear(stream: UnixStream, pid: i32, place: &Place, stranger: Stranger) -> Resu
     drop(stranger);
     link.send(&Message::Ready { version: VERSION, pid: std::process::id(), hears_alive: true }, PATIENCE)?;
     match link.receive_alive(SILENCE, PREPARATION)? {
-        Message::Freeze => Ok(Successor { link, _place: taken }),
+        Message::Freeze => Ok(Successor { link, takes_forwarding, _place: taken }),
         _ => Err(HandoverError::out_of_turn()),
     }
 }
+
 impl Successor {
     /// Says why not.
     pub fn refuse(mut self, why: String) {
@@ -208,7 +210,9 @@ impl Successor {
     /// [`HandoverError`]: nothing has changed.
     pub fn give(&mut self, tables: Vec<Chunk>) -> Result<Vec<String>, HandoverError> {
         let began = Instant::now();
-        for message in tables.into_iter().map(Message::Tables).chain([Message::Complete]) {
+        let is_taken = |chunk: &Chunk| self.takes_forwarding || !matches!(chunk, Chunk::Forwarding(..));
+        let taken: Vec<Chunk> = tables.into_iter().filter(is_taken).collect();
+        for message in taken.into_iter().map(Message::Tables).chain([Message::Complete]) {
             // One that takes them a byte at a time is late, too.
             self.link.send(&message, PATIENCE.min(TABLES.saturating_sub(began.elapsed())))?;
         }
@@ -236,5 +240,36 @@ impl Successor {
             Message::Done => Ok(()),
             _ => Err(HandoverError::out_of_turn()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The chunks that a new process gets of these.
+    fn given(takes_forwarding: bool, tables: Vec<Chunk>) -> Vec<Chunk> {
+        let (old, new) = UnixStream::pair().unwrap();
+        let place = Place::default().take(1).unwrap();
+        let mut successor = Successor { link: Link::new(old), takes_forwarding, _place: place };
+        let gives = std::thread::spawn(move || successor.give(tables).map(|_| ()));
+        let (mut link, mut chunks) = (Link::new(new), Vec::new());
+        loop {
+            match link.receive(PATIENCE).unwrap() {
+                Message::Tables(chunk) => chunks.push(chunk),
+                Message::Complete => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        link.send(&Message::Take { beside: Vec::new() }, PATIENCE).unwrap();
+        gives.join().unwrap().unwrap();
+        chunks
+    }
+
+    #[test]
+    fn only_one_that_takes_it_is_told_whether_the_switch_forwards() {
+        let all = vec![Chunk::Neighbours(Vec::new()), Chunk::Forwarding(false, vec!["vm1".into()])];
+        assert_eq!(given(true, all.clone()), all);
+        assert_eq!(given(false, all.clone()), all[..1]);
     }
 }

@@ -7,7 +7,8 @@
 //!   DPDK, buffers, tables, workers;      goes on forwarding
 //!   ports that two may have open
 //!   freeze           ─────────────────►  answers no more requests
-//!                    ◄─────────────────  next hops, queue pairs, floating addresses, in chunks
+//!                    ◄─────────────────  next hops, queue pairs, floating addresses, in chunks; whether it forwards, and
+//!                                         which ports are stopped, where the new one takes that
 //!   take             ─────────────────►  closes its sockets, forwards no more
 //!   forgets what has come on those ports ◄─ stopped
 //!                                        closes its other ports, leaves its connections in their file

@@ -24,6 +24,8 @@ pub enum Chunk {
     Floating(String, Vec<(IpAddr, [u8; 6])>),
     /// What was done to kernel interfaces, for who closes them last.
     Interfaces(Vec<Undo>),
+    /// Whether packets are received, and the ports of which none are all the same. Only for who takes it.
+    Forwarding(bool, Vec<String>),
 }
 
 impl Chunk {
@@ -33,6 +35,7 @@ impl Chunk {
             Self::QueuePairs(_, rows) => rows.len(),
             Self::Floating(_, rows) => rows.len(),
             Self::Interfaces(rows) => rows.len(),
+            Self::Forwarding(_, stopped) => stopped.len(),
         }
     }
 }
@@ -55,6 +58,14 @@ impl Tables {
     /// Its parts.
     pub fn chunks(&self) -> &[Chunk] {
         &self.chunks
+    }
+
+    /// Whether the old switch forwarded, and its ports that were stopped, where it says so.
+    pub fn forwarding(&self) -> Option<(bool, &[String])> {
+        self.chunks.iter().find_map(|chunk| match chunk {
+            Chunk::Forwarding(on, stopped) => Some((*on, stopped.as_slice())),
+            _ => None,
+        })
     }
 
     /// How many rows there are: next hops, queue pairs, floating addresses.

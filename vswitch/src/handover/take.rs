@@ -37,7 +37,7 @@ impl Predecessor {
         let stream = UnixStream::connect(&socket);
         let stream = stream.map_err(|source| HandoverError::Nobody { path: socket.clone(), source })?;
         let mut link = Link::new(stream);
-        link.send(&Message::Hello { version: VERSION }, PATIENCE)?;
+        link.send(&Message::Hello { version: VERSION, takes_forwarding: true }, PATIENCE)?;
         match link.receive(PATIENCE)? {
             Message::Ready { pid, hears_alive, .. } => {
                 let mut found = Self { link, socket, pid, hears_alive, alive: None };

@@ -18,6 +18,9 @@ const MOST: usize = 4 << 20;
 pub(super) enum Message {
     Hello {
         version: u32,
+        /// It takes [`Chunk::Forwarding`], which not every one does that speaks this version.
+        #[serde(default)]
+        takes_forwarding: bool,
     },
     Ready {
         version: u32,
@@ -156,6 +159,15 @@ mod tests {
         other.write_all(&[&(body.len() as u32).to_be_bytes()[..], body].concat()).unwrap();
         let message = one.receive(SOON).unwrap();
         assert!(matches!(message, Message::Ready { hears_alive: false, .. }), "{message:?}");
+    }
+
+    #[test]
+    fn one_that_does_not_say_that_it_takes_forwarding_does_not() {
+        let (mut one, mut other) = pair();
+        let body = br#"{"hello":{"version":1}}"#;
+        other.write_all(&[&(body.len() as u32).to_be_bytes()[..], body].concat()).unwrap();
+        let message = one.receive(SOON).unwrap();
+        assert!(matches!(message, Message::Hello { version: 1, takes_forwarding: false }), "{message:?}");
     }
 
     #[test]

@@ -55,6 +55,7 @@ impl Switch {
         for (vnic, rows) in floating {
             chunks.extend(split(vnic, &rows, Chunk::Floating));
         }
+        chunks.push(Chunk::Forwarding(self.forwarding, self.ports.stopped()));
         chunks
     }
 
@@ -73,11 +74,11 @@ impl Switch {
         Ok(())
     }
 
-    /// Opens the ports again that were let go, and goes on as before.
+    /// Opens the ports again that were let go, and goes on as before, when it forwarded or did not.
     ///
     /// # Errors
     /// [`SwitchError`].
-    pub fn come_back(&mut self) -> Result<(), SwitchError> {
+    pub fn come_back(&mut self, forwards: bool) -> Result<(), SwitchError> {
         // The new process may have written the state file: the next change writes all of it.
         let path = self.saved.as_ref().map(|saver| saver.path().to_owned());
         self.set_state_file(path.as_deref());
@@ -91,7 +92,7 @@ impl Switch {
         self.await_ports(GRACE, &|_| Missing::Tolerated)?;
         self.publish(&config, Extent::AllButLocations(&Relocation::NONE))?;
         self.poll_fresh()?;
-        self.set_forwarding(true)
+        self.set_forwarding(forwards)
     }
 
     /// Everything is another process's now: nothing is saved any more.
@@ -157,7 +158,7 @@ impl Switch {
         }
     }
 
-    /// Begins to forward with the tables of the process before this one.
+    /// Goes on with the tables of the process before this one, and forwards if that did; one that does not say so leaves that to the config.
     ///
     /// # Errors
     /// [`SwitchError`].
@@ -170,7 +171,9 @@ impl Switch {
             }
         }
         self.rcft.take_over(pairs);
-        let forwards = config.forward.auto_start;
+        let (forwards, stopped) = tables.forwarding().unwrap_or((config.forward.auto_start, &[]));
+        let is_wanted = wanted(&config);
+        self.ports.stay_stopped(stopped.iter().filter(|name| is_wanted.contains_key(*name)).cloned());
         self.apply(config, Missing::Tolerated)?;
         self.discard_beside();
         self.take_tables(tables);
@@ -207,7 +210,7 @@ impl Switch {
                         floats |= self.topology.float(&Floating { vnic, binding, here: true });
                     }
                 }
-                Chunk::QueuePairs(..) | Chunk::Interfaces(_) => {}
+                Chunk::QueuePairs(..) | Chunk::Interfaces(_) | Chunk::Forwarding(..) => {}
             }
         }
         if floats {
@@ -221,3 +224,6 @@ impl Switch {
         tracing::info!(hops, pairs, floating, "the tables of the old switch are taken over");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -224,7 +224,9 @@ impl Switch {
     pub(super) fn poll_fresh(&mut self) -> Result<(), SwitchError> {
         let fresh: Vec<PortIndex> = self.ports.fresh().map(|(index, _)| index).collect();
         for index in fresh {
-            self.ports.poll(&self.pool, index)?;
+            if !self.ports.leave_stopped(index) {
+                self.ports.poll(&self.pool, index)?;
+            }
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 mod leaving;
 mod mtu;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -93,6 +93,8 @@ pub struct PortTable {
     partners: Vec<PortIndex>,
     /// Those that the config wants and that are not there, by name.
     absent: BTreeMap<String, Absent>,
+    /// Those that are not polled when they come: they were stopped when they were let go in an upgrade.
+    stopped: BTreeSet<String>,
     opener: Opener,
     /// Counts that ports came, went, or got another reason for not being there.
     generation: u64,
@@ -214,6 +216,7 @@ impl PortTable {
 
     /// An absent port is wanted no more.
     pub(super) fn forget(&mut self, name: &str) {
+        self.stopped.remove(name);
         if let Some(ticket) = self.absent.remove(name).and_then(|absent| absent.ticket) {
             self.opener.cancel(ticket);
         }

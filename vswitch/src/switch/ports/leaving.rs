@@ -67,6 +67,7 @@ impl PortTable {
             iface.is_some_and(|iface| beside.iter().any(|other| other == iface))
         };
         self.absent.clear();
+        self.stopped = self.stopped().into_iter().collect();
         for index in 0..self.slots.len() {
             match self.take_from_workers(pool, index as PortIndex) {
                 Ok(Some(port)) if is_shared(&port) => self.opener.keep(port),
@@ -76,6 +77,28 @@ impl PortTable {
             }
         }
         self.opener.finish();
+    }
+
+    /// The ports that are not polled, as `port stop` left them, and those that will not be when they come.
+    pub(in crate::switch) fn stopped(&self) -> Vec<String> {
+        let stopped = self.iter().filter(|(_, port)| !port.running && !port.fresh);
+        let awaited = self.stopped.iter().cloned();
+        stopped.map(|(_, port)| port.name.clone()).chain(awaited).collect()
+    }
+
+    /// These ports are not polled when they come.
+    pub(in crate::switch) fn stay_stopped(&mut self, names: impl Iterator<Item = String>) {
+        self.stopped.extend(names);
+    }
+
+    /// Leaves a port that came as it was let go; `false` when it is to be polled.
+    pub(in crate::switch) fn leave_stopped(&mut self, index: PortIndex) -> bool {
+        let Some(port) = self.slots.get_mut(usize::from(index)).and_then(Option::as_mut) else {
+            return false;
+        };
+        let is_stopped = self.stopped.remove(&port.name);
+        port.fresh &= !is_stopped;
+        is_stopped
     }
 
     /// The ports that are still open are another process's alone from now on.

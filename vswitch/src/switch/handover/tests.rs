@@ -1,0 +1,79 @@
+//! Whether a switch forwards, and which ports are stopped, when it has come back or taken over. DPDK runs once per process, so each test
+//! wants a process of its own.
+
+use super::*;
+
+fn config(auto_start: bool) -> Config {
+    let core = pmd::lcore::available().into_iter().last().unwrap_or(0);
+    let text = format!(
+        "[eal]\nhuge-pages = \"never\"\nmemory = \"128MiB\"\nfile-prefix = \"handover-{}\"\nmbufs = 4095\n\
+         [workers]\ncores = [{core}]\nidle = \"sleep\"\n[forward]\nauto-start = {auto_start}\n\
+         [[port]]\nname = \"a\"\nport = {{ kind = \"null\" }}\n[[port]]\nname = \"b\"\nport = {{ kind = \"null\" }}\n",
+        std::process::id()
+    );
+    Config::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+/// Whether it forwards, and whether it polls each port.
+fn state(switch: &Switch) -> (bool, [bool; 2]) {
+    let polls = |name| switch.ports.get(switch.ports.index(name).unwrap()).unwrap().running;
+    assert!(switch.ports.fresh().next().is_none());
+    (switch.is_forwarding(), ["a", "b"].map(polls))
+}
+
+#[test]
+fn a_switch_that_comes_back_goes_on_as_before() {
+    let mut switch = Switch::start(config(true)).unwrap_or_else(|error| panic!("{error}"));
+    for (forwards, stopped) in [(true, false), (true, true), (false, true), (false, false)] {
+        switch.set_forwarding(forwards).unwrap();
+        match stopped {
+            true if state(&switch).1[0] => switch.stop_port("a").unwrap(),
+            false if !state(&switch).1[0] => switch.start_port("a").unwrap(),
+            _ => {}
+        }
+        let before = state(&switch);
+        assert_eq!(before, (forwards, [!stopped, true]));
+        let tables = switch.tables();
+        let expected = Chunk::Forwarding(forwards, stopped.then(|| "a".to_owned()).into_iter().collect());
+        assert_eq!(tables.last(), Some(&expected));
+        switch.let_go_all(&[], || {}).unwrap();
+        assert!(!switch.is_forwarding() && switch.ports.iter().next().is_none());
+        switch.come_back(forwards).unwrap();
+        assert_eq!(state(&switch), before);
+    }
+    switch.stop();
+}
+
+/// Takes over from a switch that said this.
+fn succeed(auto_start: bool, said: Option<(bool, &[&str])>) -> (bool, [bool; 2]) {
+    let mut switch = Switch::prepare(&config(auto_start), false).unwrap_or_else(|error| panic!("{error}"));
+    let mut tables = Tables::default();
+    if let Some((on, stopped)) = said {
+        tables.add(Chunk::Forwarding(on, stopped.iter().map(|&name| name.to_owned()).collect()));
+    }
+    let control = std::env::temp_dir().join(format!("handover-{}.sock", std::process::id()));
+    switch.succeed(config(auto_start), &tables, &control).unwrap();
+    let succeeded = state(&switch);
+    if !succeeded.1[1] {
+        switch.start_port("b").unwrap();
+        assert_eq!(state(&switch).1, [true; 2]);
+    }
+    switch.stop();
+    let _ = std::fs::remove_file(control.with_extension("sock.connections"));
+    succeeded
+}
+
+#[test]
+fn a_switch_that_takes_over_forwards_though_the_config_waits() {
+    assert_eq!(succeed(false, Some((true, &[]))), (true, [true; 2]));
+}
+
+#[test]
+fn a_switch_that_takes_over_leaves_what_was_stopped() {
+    assert_eq!(succeed(true, Some((false, &["b", "gone"]))), (false, [true, false]));
+}
+
+#[test]
+fn a_switch_that_is_told_nothing_does_as_the_config_says() {
+    assert_eq!(succeed(false, None), (false, [true; 2]));
+}
