@@ -41,6 +41,8 @@ pub struct Api {
     pub runtime: Runtime,
     pub objects: ObjectsClient<Channel>,
     pub observe: ObserveClient<Channel>,
+    /// For clients of other services.
+    pub channel: Channel,
 }
 
 impl Api {
@@ -60,8 +62,8 @@ impl Api {
         let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display()));
         let endpoint = endpoint.map_err(|error| error.to_string())?.timeout(CALL);
         let channel = runtime.block_on(endpoint.connect()).map_err(|error| error.to_string())?;
-        let (objects, observe) = (ObjectsClient::new(channel.clone()), ObserveClient::new(channel));
-        Ok(Api { runtime, objects, observe })
+        let (objects, observe) = (ObjectsClient::new(channel.clone()), ObserveClient::new(channel.clone()));
+        Ok(Api { runtime, objects, observe, channel })
     }
 
     /// Makes an object.

@@ -11,6 +11,8 @@ use tests::{Daemon, Netns, process};
 use tonic::{Code, Status};
 use vswitch_api::v1::object::Spec;
 use vswitch_api::v1::operation::Operation;
+use vswitch_api::v1::ports_client::PortsClient;
+use vswitch_api::v1::tenants_client::TenantsClient;
 use vswitch_api::v1::watch_response::Event;
 use vswitch_api::v1::*;
 
@@ -300,6 +302,75 @@ fn ownership_within_objects_of_the_file_outlives_reloads_and_kills() {
     let refused = daemon.try_ctl("config reload").unwrap_err();
     assert!(refused.contains("10.7.0.0/16") && refused.contains("run time"), "{refused}");
     stands(&mut api, "after a collision");
+    daemon.end();
+}
+
+/// The calls that take away or move what an object has are changes of it.
+#[test]
+fn ownership_is_respected_where_ports_are_detached_and_machines_moved() {
+    let host = Netns::new("host");
+    let dir = tests::Workdir::new("ownership");
+    let state = dir.path().join("state");
+    let file = "[[port]]\nname = \"of-file\"\nport = { kind = \"null\" }\n";
+    let daemon = Daemon::start(&host, &body(&state, file));
+    let mut api = Api::connect(daemon.socket());
+    daemon.ctl("port attach of-api null");
+    let pod = Vnic {
+        name: "pod".into(),
+        vpc: "red".into(),
+        mac: "02:00:00:00:00:01".into(),
+        vips: vec!["10.0.0.1".into()],
+        behind: Some(vnic::Behind::Port(PortSpec {
+            kind: Some(port_spec::Kind::Null(port_spec::Null::default())),
+        })),
+        ..Default::default()
+    };
+    create(&mut api, Spec::Vnic(pod.clone()), Owner::Cni).unwrap();
+    create(&mut api, api::location(100, 7), Owner::Cni).unwrap();
+    let channel = api.channel.clone();
+    let detach = |api: &mut Api, port: &str, owner: Owner, force| {
+        let request = DetachPortRequest { port: port.into(), owner: owner.into(), force };
+        api.runtime.block_on(PortsClient::new(channel.clone()).detach_port(request)).map(|_| ())
+    };
+    let go = |api: &mut Api, vnic: &str, owner: Owner, force| {
+        let (vnic, vtep) = (vnic.into(), "172.16.0.9".into());
+        let request = MoveVnicRequest { vnic, vtep, owner: owner.into(), force };
+        api.runtime.block_on(TenantsClient::new(channel.clone()).move_vnic(request)).map(|_| ())
+    };
+    let Spec::Location(location) = api::location(100, 7) else { panic!() };
+    let place = |api: &mut Api, owner: Owner, force| {
+        let (vni, mac, vtep) = (100, location.mac.clone(), "172.16.0.9".into());
+        let request = MoveLocationsRequest { vni, mac, vtep, owner: owner.into(), force };
+        api.runtime.block_on(TenantsClient::new(channel.clone()).move_locations(request)).map(|_| ())
+    };
+    for (port, owner, whose) in [
+        ("of-file", Owner::Api, "vswitch.toml:"),
+        ("of-file", Owner::Cni, "vswitch.toml:"),
+        ("up", Owner::Api, "vswitch.toml:"),
+        ("pod", Owner::Api, "owner cni"),
+        ("of-api", Owner::Cni, "owner api"),
+    ] {
+        assert_refused(detach(&mut api, port, owner, false), Code::FailedPrecondition, &[port, whose]);
+    }
+    assert_refused(go(&mut api, "pod", Owner::Api, false), Code::FailedPrecondition, &["pod", "owner cni"]);
+    assert_refused(place(&mut api, Owner::Api, false), Code::FailedPrecondition, &["10.0.0.7", "owner cni"]);
+    // Whoever made them may, and so may an operator, with `force` or at the console.
+    place(&mut api, Owner::Cni, false).unwrap();
+    place(&mut api, Owner::Api, true).unwrap();
+    daemon.ctl(&format!("vlt move 100 {} vtep 172.16.0.2", location.mac));
+    assert_eq!(owner(&api.get(Kind::Location, "100 10.0.0.7").unwrap()), Owner::Cni);
+    go(&mut api, "pod", Owner::Cni, false).unwrap();
+    assert_eq!(owner(&api.get(Kind::Location, "100 10.0.0.1").unwrap()), Owner::Cni);
+    for owner in [Owner::Cni, Owner::Api] {
+        create(&mut api, Spec::Vnic(pod.clone()), Owner::Cni).unwrap();
+        detach(&mut api, "pod", owner, owner == Owner::Api).unwrap();
+    }
+    create(&mut api, Spec::Vnic(pod), Owner::Cni).unwrap();
+    daemon.ctl("vnic move pod vtep 172.16.0.2");
+    daemon.ctl("port detach of-file");
+    daemon.ctl("config reload");
+    detach(&mut api, "of-file", Owner::Api, true).unwrap();
+    detach(&mut api, "of-api", Owner::Api, false).unwrap();
     daemon.end();
 }
 

@@ -4,11 +4,13 @@ use toml::{Table, Value};
 use tonic::Code;
 use vswitch_api::v1::{self, Kind};
 
+use super::current::owner;
 use super::kinds::{self, Item};
 use super::places::place;
 use super::refusal::Problem;
 use crate::config::Source;
 use crate::state::owners::Owner;
+use crate::switch::Switch;
 
 /// Who asks for a change.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +32,12 @@ impl Claim {
             }
         };
         Ok(Self { owner, force })
+    }
+
+    /// Refuses a change of an object that somebody else made, as it is at this moment.
+    pub fn check_now(self, switch: &Switch, kind: Kind, id: &str) -> Result<(), Problem> {
+        let ownership = switch.ownership();
+        self.check(owner(&ownership, kind, id), kind, id, ownership.file.as_deref())
     }
 
     /// Refuses a change of an object that somebody else made.

@@ -25,6 +25,8 @@ mod named;
 mod objects;
 mod observe;
 mod offloading;
+#[cfg(test)]
+mod owned;
 mod places;
 mod plan;
 mod ports;

@@ -1,14 +1,17 @@
 //! The service `Ports`: what ports are, and what went through them.
 
 use pmd::{LacpState, RssLevel};
-use vswitch_api::v1;
 use vswitch_api::v1::ports_server::Ports;
+use vswitch_api::v1::{self, Kind};
 
 use super::named::texts;
+use super::plan::{self, Step};
 use super::refusal::{Problem, Problems};
 use super::service::service;
+use crate::config::{Config, Name};
 use crate::controller::Controller;
-use crate::switch::{Switch, SwitchError};
+use crate::switch::{Missing, Switch, SwitchError};
+use crate::topology::punt_name;
 use crate::view;
 
 service! { Ports {
@@ -201,8 +204,33 @@ fn detach_port(
         true => request.port,
         false => name_of(switch, &request.port)?,
     };
-    switch.remove_port(&name)?;
+    let key = v1::Key { kind: kind_of(switch.bare_config(), &name)?.into(), id: name.clone() };
+    let (owner, force) = (request.owner, request.force);
+    let step = Step::delete(v1::DeleteRequest { key: Some(key), owner, force, wait: true })?;
+    plan::carry_out(switch, vec![step], None, Missing::Refused)?;
     Ok(v1::DetachPortResponse { name })
+}
+
+/// What has a port.
+fn kind_of(config: &Config, port: &str) -> Result<Kind, SwitchError> {
+    let (of, mut uplinks) = (|name: &Name| name.as_str() == port, config.uplinks.iter());
+    if config.vnics.iter().any(|vnic| of(&vnic.name)) {
+        return Ok(Kind::Vnic);
+    }
+    if config.trunks.iter().any(|trunk| of(&trunk.name)) {
+        return Ok(Kind::Trunk);
+    }
+    if config.ports.iter().any(|plain| of(&plain.name)) {
+        return Ok(Kind::Port);
+    }
+    match uplinks.find(|uplink| of(&uplink.name) || punt_name(&uplink.name) == port) {
+        Some(uplink) if of(&uplink.name) => Ok(Kind::Uplink),
+        Some(uplink) => {
+            let by = format!("uplink {} (host = \"punt\")", uplink.name);
+            Err(SwitchError::InUse { what: "port", name: port.into(), by })
+        }
+        None => Err(SwitchError::Unknown { what: "port", name: port.into(), list: "port list" }),
+    }
 }
 
 /// The name of an attached port.
@@ -236,4 +264,48 @@ fn stop_port(
 ) -> Result<v1::StopPortResponse, Problems> {
     let name = set_running(&mut controller.switch, &request.port, Switch::stop_port)?;
     Ok(v1::StopPortResponse { name })
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+    use vswitch_api::v1::Owner;
+
+    use super::super::owned::{assert_refused, controller};
+    use super::*;
+
+    #[test]
+    fn a_port_is_detached_by_who_made_what_has_it() {
+        let mut controller = controller();
+        let mut detach = |port: &str, owner: Owner, force| {
+            let (port, owner) = (port.to_owned(), owner.into());
+            detach_port(&mut controller, v1::DetachPortRequest { port, owner, force })
+        };
+        assert_refused(detach("of-file", Owner::Api, false), Code::FailedPrecondition, "f.toml:");
+        assert_refused(detach("up", Owner::Unspecified, false), Code::FailedPrecondition, "f.toml:");
+        assert_refused(detach("pod", Owner::Api, false), Code::FailedPrecondition, "owner cni");
+        assert_refused(detach("of-api", Owner::Cni, false), Code::FailedPrecondition, "owner api");
+        assert_refused(detach("pod", Owner::Etcd, true), Code::InvalidArgument, "OWNER_CNI");
+        assert_refused(detach("nobody", Owner::Cni, false), Code::NotFound, "port list");
+        for (port, owner, force) in
+            [("pod", Owner::Cni, false), ("of-api", Owner::Unspecified, false), ("of-file", Owner::Api, true)]
+        {
+            assert_eq!(detach(port, owner, force).unwrap().name, port);
+        }
+        let left: Vec<&str> = controller.switch.ports().iter().map(|(_, port)| port.name.as_str()).collect();
+        assert_eq!(left, ["up"]);
+        controller.switch.stop();
+    }
+
+    #[test]
+    fn a_port_is_of_an_object_or_of_an_uplink_that_punts() {
+        let text = "[[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"172.16.0.1/24\"]\nhost = \"punt\"\n\
+                    [[trunk]]\nname = \"lab\"\nport = { kind = \"null\" }\n[[port]]\nname = \"p\"\nport = { kind = \"null\" }\n";
+        let config = Config::parse(text, "test").unwrap();
+        for (name, kind) in [("up", Kind::Uplink), ("lab", Kind::Trunk), ("p", Kind::Port)] {
+            assert_eq!(kind_of(&config, name).unwrap(), kind);
+        }
+        assert!(kind_of(&config, "up:punt").unwrap_err().to_string().contains("in use by uplink up"));
+        assert!(kind_of(&config, "x").unwrap_err().to_string().contains("no port \"x\""));
+    }
 }

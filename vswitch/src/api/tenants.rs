@@ -8,10 +8,12 @@ use pipelines::event::Binding;
 use pipelines::snapshot::{Destination, Gateway, NO_PORT, RouteTarget, Services, Snapshot, Vnic, Vpc};
 use pipelines::vlt::{Place, SlotRef};
 use tonic::Code;
-use vswitch_api::v1;
 use vswitch_api::v1::tenants_server::Tenants;
+use vswitch_api::v1::{self, Kind};
 use wire::{MacAddr, Vni};
 
+use super::claims::Claim;
+use super::kinds::location_id;
 use super::named::{self, texts};
 use super::refusal::{Problem, Problems};
 use super::service::{counted, service};
@@ -306,7 +308,11 @@ fn move_vnic(
     request: v1::MoveVnicRequest,
 ) -> Result<v1::MoveVnicResponse, Problems> {
     let vtep: IpAddr = parsed("vtep", &request.vtep, "an address of a VTEP, such as 172.16.0.2")?;
-    let vips = controller.switch.move_vnic(&request.vnic, vtep)?;
+    let (switch, claim) = (&mut controller.switch, Claim::of(request.owner, request.force)?);
+    if switch.bare_config().vnics.iter().any(|vnic| vnic.name.as_str() == request.vnic) {
+        claim.check_now(switch, Kind::Vnic, &request.vnic)?;
+    }
+    let vips = switch.move_vnic(&request.vnic, vtep, claim.owner)?;
     Ok(v1::MoveVnicResponse { vips: texts(vips) })
 }
 
@@ -317,6 +323,64 @@ fn move_locations(
     let vtep: IpAddr = parsed("vtep", &request.vtep, "an address of a VTEP, such as 172.16.0.2")?;
     let mac: MacAddr = parsed("mac", &request.mac, "a MAC address, such as 52:54:00:00:00:01")?;
     let vni = Vni::new(request.vni).map_err(|error| Problem::invalid("vni", error.to_string()))?;
-    let moved = controller.switch.move_locations(vni, mac, vtep)?;
+    let (switch, claim) = (&mut controller.switch, Claim::of(request.owner, request.force)?);
+    for location in switch.locations_of_machine(vni, mac) {
+        claim.check_now(switch, Kind::Location, &location_id(location))?;
+    }
+    let moved = switch.move_locations(vni, mac, vtep)?;
     Ok(v1::MoveLocationsResponse { moved: moved as u32 })
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+    use vswitch_api::v1::Owner;
+
+    use super::super::owned::{assert_refused, controller};
+    use super::*;
+    use crate::state::owners;
+
+    const VTEP: &str = "172.16.0.9";
+
+    #[test]
+    fn a_vnic_is_moved_by_who_made_it() {
+        let mut controller = controller();
+        let mut go = |vnic: &str, owner: Owner, force| {
+            let (vnic, vtep, owner) = (vnic.to_owned(), VTEP.to_owned(), owner.into());
+            move_vnic(&mut controller, v1::MoveVnicRequest { vnic, vtep, owner, force })
+        };
+        assert_refused(go("pod", Owner::Api, false), Code::FailedPrecondition, "owner cni");
+        assert_refused(go("nobody", Owner::Cni, false), Code::NotFound, "show vnic");
+        assert_eq!(go("pod", Owner::Cni, false).unwrap().vips, ["10.0.0.1"]);
+        let owner = controller.switch.owners().at_run_time("location", "100 10.0.0.1");
+        assert_eq!(owner, owners::Owner::Cni);
+        controller.switch.stop();
+    }
+
+    #[test]
+    fn an_operator_moves_a_vnic_whoever_made_it() {
+        let mut controller = controller();
+        let (vnic, vtep) = ("pod".to_owned(), VTEP.to_owned());
+        let request = v1::MoveVnicRequest { vnic, vtep, force: true, ..Default::default() };
+        assert_eq!(move_vnic(&mut controller, request).unwrap().vips, ["10.0.0.1"]);
+        controller.switch.stop();
+    }
+
+    #[test]
+    fn locations_are_moved_by_who_made_them() {
+        let mut controller = controller();
+        let mut go = |last: u8, owner: Owner, force| {
+            let (mac, vtep, owner) = (format!("02:00:00:00:00:0{last}"), VTEP.to_owned(), owner.into());
+            move_locations(&mut controller, v1::MoveLocationsRequest { vni: 100, mac, vtep, owner, force })
+        };
+        assert_refused(go(2, Owner::Api, false), Code::FailedPrecondition, "owner etcd");
+        assert_refused(go(3, Owner::Cni, false), Code::FailedPrecondition, "owner api");
+        assert_refused(go(4, Owner::Cni, false), Code::NotFound, "show vlt");
+        assert_eq!(go(3, Owner::Unspecified, false).unwrap().moved, 1);
+        // It stays whose it was.
+        assert_eq!(go(2, Owner::Api, true).unwrap().moved, 1);
+        let owner = controller.switch.owners().at_run_time("location", "100 10.0.0.2");
+        assert_eq!(owner, owners::Owner::Etcd);
+        controller.switch.stop();
+    }
 }

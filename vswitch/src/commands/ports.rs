@@ -28,8 +28,8 @@ pub(super) fn commands() -> Vec<Entry> {
             help: "Detach a port (a vNIC or uplink with it)",
             rpc: "Ports.DetachPort",
             run: |session, args| {
-                let answer =
-                    ask!(session, PortsClient.detach_port(v1::DetachPortRequest { port: port(args) }))?;
+                let request = v1::DetachPortRequest { port: port(args), force: true, ..Default::default() };
+                let answer = ask!(session, PortsClient.detach_port(request))?;
                 told(format!("port {} detached", answer.name), answer)
             },
         },

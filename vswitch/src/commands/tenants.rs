@@ -208,7 +208,8 @@ pub(super) fn group_names(args: &Args, argument: &str, names: &str) -> Result<Ve
 
 fn vnic_move(session: &mut Session, args: &Args) -> Result<Output, CommandError> {
     let (name, vtep): (Name, IpAddr) = (args.get("vnic")?, args.get("vtep")?);
-    let request = v1::MoveVnicRequest { vnic: name.to_string(), vtep: vtep.to_string() };
+    let (vnic, vtep) = (name.to_string(), vtep.to_string());
+    let request = v1::MoveVnicRequest { vnic, vtep: vtep.clone(), force: true, ..Default::default() };
     let answer = ask!(session, TenantsClient.move_vnic(request))?;
     let are = if answer.vips.len() == 1 { "is" } else { "are" };
     told(format!("vNIC {name} left this host; {} {are} behind {vtep}", answer.vips.join(" ")), answer)
@@ -216,7 +217,9 @@ fn vnic_move(session: &mut Session, args: &Args) -> Result<Output, CommandError>
 
 fn vlt_move(session: &mut Session, args: &Args) -> Result<Output, CommandError> {
     let (vni, mac, vtep): (Vni, MacAddr, IpAddr) = (args.get("vni")?, args.get("mac")?, args.get("vtep")?);
-    let request = v1::MoveLocationsRequest { vni: vni.get(), mac: mac.to_string(), vtep: vtep.to_string() };
+    let (mac, vtep) = (mac.to_string(), vtep.to_string());
+    let (vni, force) = (vni.get(), true);
+    let request = v1::MoveLocationsRequest { vni, mac, vtep: vtep.clone(), force, ..Default::default() };
     let answer = ask!(session, TenantsClient.move_locations(request))?;
     let addresses = if answer.moved == 1 { "address is" } else { "addresses are" };
     told(format!("{} {addresses} behind {vtep}", answer.moved), answer)

@@ -13,7 +13,7 @@ use super::{Missing, Switch, SwitchError};
 use crate::config::merge::{Occasion, Source, merge};
 use crate::config::objects::{ObjectId, location_id};
 use crate::config::others::{self, refuse_others};
-use crate::config::{Config, Difference, LocationConfig, Relocation, UplinkConfig, VnicPort};
+use crate::config::{Config, Difference, LocationConfig, Relocation};
 use crate::state::change::Change;
 use crate::state::owners::Owner;
 use crate::topology::{Extent, give_way, keeps_locations};
@@ -106,21 +106,6 @@ impl Switch {
         }
     }
 
-    /// Removes a vNIC. Routes that lead to it lead to its MAC address from then on: to nobody, until a station of the VPC has
-    /// that again, here or on another host.
-    ///
-    /// # Errors
-    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
-    fn remove_vnic(&mut self, name: &str) -> Result<(), SwitchError> {
-        let unknown = || SwitchError::Unknown { what: "vNIC", name: name.into(), list: "show vnic" };
-        self.edit(|config| {
-            let at = config.vnics.iter().position(|vnic| vnic.name.as_str() == name).ok_or_else(unknown)?;
-            let gone = config.vnics.remove(at);
-            config.lead_to_station(&gone);
-            Ok(())
-        })
-    }
-
     /// Goes over to the config of a file, whole: what the API or the console made goes, what others own stays.
     ///
     /// # Errors
@@ -187,38 +172,6 @@ impl Switch {
         self.file = Some(Arc::new(file));
         self.tell_since(before)?;
         self.save_whole()
-    }
-
-    /// Removes a port of any role by name: plain port, trunk without vNICs, vNIC, uplink.
-    ///
-    /// # Errors
-    /// [`SwitchError`].
-    pub fn remove_port(&mut self, name: &str) -> Result<(), SwitchError> {
-        let unknown = SwitchError::Unknown { what: "port", name: name.into(), list: "port list" };
-        if self.config.vnics.iter().any(|vnic| vnic.name.as_str() == name) {
-            return self.remove_vnic(name);
-        }
-        self.edit(|config| {
-            let punting = |uplink: &&UplinkConfig| crate::topology::punt_name(&uplink.name) == name;
-            if let Some(uplink) = config.uplinks.iter().find(punting) {
-                let by = format!("uplink {} (host = \"punt\")", uplink.name);
-                return Err(SwitchError::InUse { what: "port", name: name.into(), by });
-            }
-            let user = config
-                .vnics
-                .iter()
-                .find(|vnic| matches!(&vnic.port, VnicPort::Trunk(trunk) if trunk.as_str() == name));
-            if let Some(vnic) = user {
-                let by = format!("vNIC {}", vnic.name);
-                return Err(SwitchError::InUse { what: "trunk", name: name.into(), by });
-            }
-            let count = |config: &Config| config.ports.len() + config.trunks.len() + config.uplinks.len();
-            let before = count(config);
-            config.ports.retain(|port| port.name.as_str() != name);
-            config.trunks.retain(|trunk| trunk.name.as_str() != name);
-            config.uplinks.retain(|uplink| uplink.name.as_str() != name);
-            if count(config) == before { Err(unknown) } else { Ok(()) }
-        })
     }
 
     /// Places a destination behind a VTEP, or moves it there; it keeps its owner.

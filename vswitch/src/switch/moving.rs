@@ -10,16 +10,18 @@ use serde_json::json;
 use wire::{MacAddr, Vni};
 
 use super::{Missing, Switch, SwitchError};
+use crate::config::objects::location_id;
 use crate::config::{LocationConfig, Relocation};
 use crate::state::change::Change;
+use crate::state::owners::Owner;
 
 impl Switch {
-    /// Removes a vNIC that goes to the host of a VTEP: its addresses are locations there from then on, in its security
-    /// groups. Those addresses.
+    /// Removes a vNIC that goes to the host of a VTEP: its addresses are locations there from then on, of this owner, in its
+    /// security groups. Those addresses.
     ///
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
-    pub fn move_vnic(&mut self, name: &str, vtep: IpAddr) -> Result<Vec<IpAddr>, SwitchError> {
+    pub fn move_vnic(&mut self, name: &str, vtep: IpAddr, owner: Owner) -> Result<Vec<IpAddr>, SwitchError> {
         let unknown = || SwitchError::Unknown { what: "vNIC", name: name.into(), list: "show vnic" };
         let config = self.config.clone();
         let vnic = config.vnics.iter().find(|vnic| vnic.name.as_str() == name).ok_or_else(unknown)?;
@@ -34,8 +36,11 @@ impl Switch {
             vtep,
             groups: vnic.security_groups.clone(),
         };
-        let relocation = Relocation { come: vnic.vips.iter().map(at).collect(), gone: Vec::new() };
-        self.edit_and_place(relocation, Missing::Refused, Vec::new(), |config| {
+        let come: Vec<_> = vnic.vips.iter().map(at).collect();
+        let made = come.iter().map(|location| (("location".to_owned(), location_id(location)), owner));
+        let made = made.collect();
+        let relocation = Relocation { come, gone: Vec::new() };
+        self.edit_and_place(relocation, Missing::Refused, made, |config| {
             config.vnics.retain(|known| !Arc::ptr_eq(known, vnic));
             config.lead_to_station(vnic);
             Ok(())
@@ -45,12 +50,17 @@ impl Switch {
         Ok(vnic.vips.clone())
     }
 
-    /// Moves all locations of a machine, told by its MAC address, behind another VTEP. How many there are.
+    /// The locations of a machine, told by its MAC address.
+    pub fn locations_of_machine(&self, vni: Vni, mac: MacAddr) -> impl Iterator<Item = &LocationConfig> {
+        self.topology.locations_of(vni).filter(move |location| location.mac == mac)
+    }
+
+    /// Moves all locations of a machine behind another VTEP. How many there are.
     ///
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
     pub fn move_locations(&mut self, vni: Vni, mac: MacAddr, vtep: IpAddr) -> Result<usize, SwitchError> {
-        let of_machine = self.topology.locations_of(vni).filter(|location| location.mac == mac);
+        let of_machine = self.locations_of_machine(vni, mac);
         let moved: Vec<_> = of_machine.map(|location| LocationConfig { vtep, ..location.clone() }).collect();
         if moved.is_empty() {
             let name = format!("{mac} in VNI {vni}");
