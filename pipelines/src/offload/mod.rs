@@ -7,6 +7,7 @@
 //! arrays behind [`BackEnd`](rules::BackEnd).
 
 pub mod arrival;
+mod counter;
 mod few;
 mod hasher;
 pub mod manager;

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
 mod bad;
+mod bad_counters;
+mod bad_device;
 mod churn;
 mod differential;
 mod ecn;

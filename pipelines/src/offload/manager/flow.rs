@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::rate::{Rate, RateEstimator};
 use crate::offload::InstalledChain;
+use crate::offload::counter::DeviceCounter;
 use crate::offload::translate::{FlowSelector, OffloadRefusal};
 
 /// Where a flow is, and why.
@@ -115,6 +116,8 @@ pub(super) struct OffloadFlow {
     pub state: InstallState,
     pub pin: Option<Pin>,
     pub meter: RateEstimator,
+    /// What its gate has counted since it was opened last.
+    pub counter: DeviceCounter,
     /// Since when it has been too cold for hardware.
     pub cold_since_ns: Option<u64>,
     /// When software told of it last.
@@ -128,6 +131,7 @@ impl OffloadFlow {
             state: InstallState::software(Status::Software(Why::Cold)),
             pin: None,
             meter,
+            counter: DeviceCounter::default(),
             cold_since_ns: None,
             told_ns: now_ns,
         }

@@ -6,6 +6,7 @@ use super::flow::{InstallState, OffloadFlow, Status, Why};
 use super::known::FlowNumber;
 use super::rate::RateEstimator;
 use super::{Manager, NANO, because};
+use crate::offload::counter::DeviceCounter;
 use crate::offload::hasher::Map;
 use crate::offload::store::{Bundle, Bundles, RuleState};
 use crate::offload::translate::{
@@ -115,6 +116,7 @@ impl Manager {
                         failed.push((number, because(&error)));
                         InstallState::Preparing(installed, since_ns)
                     } else {
+                        flow.counter = DeviceCounter::begin(now_ns);
                         InstallState::Opening(installed, since_ns)
                     }
                 }

@@ -24,6 +24,7 @@ pub use rate::Rate;
 
 use std::collections::{BTreeMap, HashSet};
 
+use super::counter::Growth;
 use super::store::{RuleState, RuleStore};
 use super::translate::{FlowSelector, Tables, Translator};
 use crate::qos::Leaf;
@@ -109,6 +110,7 @@ impl Manager {
         self.last_ns = now_ns;
         let rate = self.policy.rules_per_second;
         let most = u128::from(rate.max(BURST)) * NANO;
+        self.store.advance(now_ns, self.policy.refresh_ns);
         self.allowance = (self.allowance + u128::from(rate) * ns).min(most);
 
         if self.store.poll(back_end) {
@@ -157,7 +159,7 @@ impl Manager {
             flow.told_ns = now_ns;
             // Once the gate is made, software may see nothing of a flow that is as hot as before.
             if !matches!(flow.state, InstallState::Hardware(_) | InstallState::Opening(..)) {
-                flow.meter.read(packets, bytes, now_ns, 0);
+                flow.meter.read(packets, bytes, now_ns);
             }
         }
     }
@@ -176,14 +178,16 @@ impl Manager {
                 }
                 Err(_) => continue,
             };
-            match flow.meter.read(usage.packets, usage.bytes, now_ns, patience) {
-                Some((0, _)) => {}
-                Some((packets, bytes)) => {
-                    let leaf = installed.facts.leaf;
-                    self.classes.seen(leaf, packets, bytes, installed.facts.tunnel_len);
-                    self.debits.push(Debit { selector: flow.selector, packets, bytes, leaf });
-                }
-                None => self.counters.backwards += 1,
+            let growth = flow.counter.read(usage, now_ns, patience);
+            let Growth::By(Usage { packets, bytes }) = growth else {
+                self.counters.doubt(growth);
+                continue;
+            };
+            flow.meter.rise(packets, bytes, now_ns, patience);
+            if packets > 0 {
+                let leaf = installed.facts.leaf;
+                self.classes.seen(leaf, packets, bytes, installed.facts.tunnel_len);
+                self.debits.push(Debit { selector: flow.selector, packets, bytes, leaf });
             }
         }
         if lost.is_empty() {
@@ -305,10 +309,15 @@ impl Manager {
     /// The gate of a flow is shut: what it counted last is debited, and software counts on.
     fn settle(&mut self, number: FlowNumber, usage: Usage, was_inside: bool, leaf: Option<Leaf>) {
         let Some(flow) = self.flows.at_mut(number) else { return };
-        let Usage { packets, bytes } = usage;
-        let mut rest = if was_inside { flow.meter } else { RateEstimator::default() };
-        if let Some((packets, bytes)) = rest.read(packets, bytes, self.last_ns, 0).filter(|more| more.0 > 0) {
-            self.debits.push(Debit { selector: flow.selector, packets, bytes, leaf });
+        // A gate that met no packet, or that is gone and cannot tell any more.
+        if usage != Usage::default() {
+            match flow.counter.read(usage, self.last_ns, self.policy.refresh_ns) {
+                Growth::By(Usage { packets: 0, .. }) => {}
+                Growth::By(Usage { packets, bytes }) => {
+                    self.debits.push(Debit { selector: flow.selector, packets, bytes, leaf });
+                }
+                growth => self.counters.doubt(growth),
+            }
         }
         flow.meter = RateEstimator::elsewhere(self.last_ns, flow.meter.rate());
         flow.cold_since_ns = None;

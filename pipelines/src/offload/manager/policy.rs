@@ -1,6 +1,7 @@
 //! What the manager is told, and what it tells.
 
 use super::rate::Rate;
+use crate::offload::counter::Growth;
 use crate::offload::translate::FlowSelector;
 use crate::qos::Leaf;
 
@@ -39,6 +40,17 @@ impl Default for Policy {
             rules: 1 << 20,
             barrier: true,
             refresh_ns: 1_000_000_000,
+        }
+    }
+}
+
+impl ManagerCounters {
+    /// Counts a reading of the device that is not believed.
+    pub(super) fn doubt(&mut self, growth: Growth) {
+        match growth {
+            Growth::Back => self.backwards += 1,
+            Growth::Ahead => self.ahead += 1,
+            Growth::By(_) | Growth::Doubted => {}
         }
     }
 }
@@ -114,8 +126,10 @@ pub struct ManagerCounters {
     pub refused_by_device: u64,
     /// Flows that found no gap.
     pub no_gap: u64,
-    /// Counters of the device that went back.
+    /// Times that a counter of the device went back: nothing was debited until it was where it had been, or for a while.
     pub backwards: u64,
+    /// Times that a counter of the device rose by more than a port can carry: nothing of that was debited.
+    pub ahead: u64,
     /// Aged rules that were gone already.
     pub unknown_aged: u64,
     /// Lost rules that were put back.

@@ -21,7 +21,7 @@ pub struct Rate {
 }
 
 impl RateEstimator {
-    /// Begins at a reading; the speed goes on.
+    /// Begins at a count; the speed goes on.
     pub fn begin(packets: u64, bytes: u64, now_ns: u64, rate: Rate) -> Self {
         Self { packets, bytes, at_ns: now_ns, rate }
     }
@@ -31,26 +31,32 @@ impl RateEstimator {
         Self::begin(u64::MAX, u64::MAX, now_ns, rate)
     }
 
-    /// Takes a reading; how much it is more than the last. `None` when it went back: it begins anew there.
-    ///
-    /// `patience_ns` is for how long a counter that stands still may just not have been refreshed.
-    pub fn read(&mut self, packets: u64, bytes: u64, now_ns: u64, patience_ns: u64) -> Option<(u64, u64)> {
-        let more = packets.checked_sub(self.packets).zip(bytes.checked_sub(self.bytes));
-        let Some(more) = more else {
-            *self = Self::begin(packets, bytes, now_ns, self.rate);
-            return None;
-        };
+    /// Takes a count of software's tables. When it went back, it begins anew there.
+    pub fn read(&mut self, packets: u64, bytes: u64, now_ns: u64) {
+        match packets.checked_sub(self.packets).zip(bytes.checked_sub(self.bytes)) {
+            None => *self = Self::begin(packets, bytes, now_ns, self.rate),
+            Some((more, more_bytes)) => {
+                self.rise(more, more_bytes, now_ns, 0);
+                if more > 0 {
+                    (self.packets, self.bytes) = (packets, bytes);
+                }
+            }
+        }
+    }
+
+    /// So much came since the last call. `patience_ns` is for how long a counter that stands still may just not have been
+    /// refreshed.
+    pub fn rise(&mut self, packets: u64, bytes: u64, now_ns: u64, patience_ns: u64) {
         let ns = now_ns.saturating_sub(self.at_ns);
-        if more.0 > 0 && ns > 0 {
+        if packets > 0 && ns > 0 {
             let a_second =
                 |n: u64| u64::try_from(u128::from(n) * 1_000_000_000 / u128::from(ns)).unwrap_or(u64::MAX);
-            let rate = Rate { packets: a_second(more.0), bytes: a_second(more.1) };
-            *self = Self { packets, bytes, at_ns: now_ns, rate };
+            self.rate = Rate { packets: a_second(packets), bytes: a_second(bytes) };
+            self.at_ns = now_ns;
         } else if ns > patience_ns {
             self.rate = Rate::default();
             self.at_ns = now_ns;
         }
-        Some(more)
     }
 
     /// Packets and bytes a second when the counter last went up; 0 when it stands still.
@@ -70,22 +76,23 @@ mod tests {
         let mut meter = RateEstimator::begin(0, 0, 0, Rate::default());
         for tenth in 1..=30u64 {
             // Refreshed twice a second; a thousand packets a second.
-            let seen = tenth / 5 * 500;
-            meter.read(seen, seen * 100, tenth * SECOND / 10, SECOND).unwrap();
+            let more = if tenth % 5 == 0 { 500 } else { 0 };
+            meter.rise(more, more * 100, tenth * SECOND / 10, SECOND);
             if tenth >= 5 {
                 assert_eq!(meter.rate(), Rate { packets: 1000, bytes: 100_000 }, "after {tenth} tenths");
             }
         }
         for tenth in 31..=41 {
-            assert_eq!(meter.read(3000, 300_000, tenth * SECOND / 10, SECOND), Some((0, 0)));
+            meter.rise(0, 0, tenth * SECOND / 10, SECOND);
         }
         assert_eq!(meter.rate(), Rate::default(), "it stands still");
     }
 
     #[test]
-    fn a_counter_that_goes_back_begins_anew() {
+    fn a_count_that_goes_back_begins_anew() {
         let mut meter = RateEstimator::begin(100, 100, 0, Rate::default());
-        assert_eq!(meter.read(40, 100, SECOND, SECOND), None);
-        assert_eq!(meter.read(50, 120, 2 * SECOND, SECOND), Some((10, 20)));
+        meter.read(40, 100, SECOND);
+        meter.read(50, 120, 2 * SECOND);
+        assert_eq!(meter.rate(), Rate { packets: 10, bytes: 20 });
     }
 }

@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 
+use super::counter::{DeviceCounter, Growth};
 use super::few::Few;
 use super::hasher::Map;
 use super::slots::Slots;
@@ -75,25 +76,31 @@ struct Away {
     /// Bytes of each packet that software does not count.
     tunnel_len: usize,
     /// What was told of it.
-    told: Usage,
+    told: DeviceCounter,
 }
 
 impl Away {
-    /// What it has seen since it was told of last.
-    fn more(&mut self, seen: Usage) -> Usage {
-        let inner = inner(seen, self.tunnel_len);
-        let more = Usage {
-            packets: inner.packets.saturating_sub(self.told.packets),
-            bytes: inner.bytes.saturating_sub(self.told.bytes),
-        };
-        self.told = inner;
-        more
+    /// What it has seen since it was told of last; nothing while its counter is not believed.
+    fn more(&mut self, seen: Usage, clock: Clock) -> Usage {
+        match self.told.read(inner(seen, self.tunnel_len), clock.now_ns, clock.refresh_ns) {
+            Growth::By(more) => more,
+            Growth::Back | Growth::Ahead | Growth::Doubted => Usage::default(),
+        }
     }
+}
+
+/// The time, as it was told last.
+#[derive(Clone, Copy, Default)]
+struct Clock {
+    now_ns: u64,
+    /// For how long the device may show the same figures.
+    refresh_ns: u64,
 }
 
 /// What software would have counted.
 fn inner(usage: Usage, tunnel_len: usize) -> Usage {
-    Usage { bytes: usage.bytes.saturating_sub(usage.packets * tunnel_len as u64), ..usage }
+    let headers = usage.packets.saturating_mul(tunnel_len as u64);
+    Usage { bytes: usage.bytes.saturating_sub(headers), ..usage }
 }
 
 /// How far a rule or a chain is.
@@ -125,6 +132,7 @@ pub struct RuleStore {
     away: Map<SharedNumber, Away>,
     /// What such rules saw that are gone.
     last_away: Vec<(u32, Usage)>,
+    clock: Clock,
 }
 
 /// Hash of what a rule is known by; masks are left to the comparison.
@@ -152,10 +160,15 @@ fn turns_away(rule: &FlowRule) -> bool {
 }
 
 fn add(a: Usage, b: Usage) -> Usage {
-    Usage { packets: a.packets + b.packets, bytes: a.bytes + b.bytes }
+    Usage { packets: a.packets.saturating_add(b.packets), bytes: a.bytes.saturating_add(b.bytes) }
 }
 
 impl RuleStore {
+    /// Tells the time, and for how long the device may show the same figures; both in nanoseconds.
+    pub fn advance(&mut self, now_ns: u64, refresh_ns: u64) {
+        self.clock = Clock { now_ns, refresh_ns };
+    }
+
     /// Rules that the back end holds for us.
     pub fn len(&self) -> usize {
         self.rules.len()
@@ -220,7 +233,7 @@ impl RuleStore {
             match self.take(back_end, rule, None) {
                 Ok((number, is_changed)) => {
                     if let Some(meter) = away {
-                        let told = Usage::default();
+                        let told = DeviceCounter::begin(self.clock.now_ns);
                         self.away.entry(number).or_insert(Away { meter, tunnel_len, told });
                     }
                     made.numbers.push(number);
@@ -342,7 +355,7 @@ impl RuleStore {
         let seen = ids.into_iter().flatten().map(|id| back_end.destroy(id).unwrap_or_default());
         let seen = seen.fold(shared.before, add);
         if let Some(mut away) = self.away.remove(&number) {
-            self.last_away.push((away.meter, away.more(seen)));
+            self.last_away.push((away.meter, away.more(seen, self.clock)));
         }
         seen
     }
@@ -363,7 +376,7 @@ impl RuleStore {
         for (number, away) in &mut self.away {
             let Some(shared) = self.rules.at(*number) else { continue };
             if let Ok(seen) = back_end.query(shared.old.unwrap_or(shared.id)) {
-                all.push((away.meter, away.more(add(shared.before, seen))));
+                all.push((away.meter, away.more(add(shared.before, seen), self.clock)));
             }
         }
         all

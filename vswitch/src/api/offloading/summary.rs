@@ -59,6 +59,7 @@ fn counters(offload: &OffloadControl) -> v1::OffloadCounters {
         refused_by_the_device: counters.refused_by_device,
         no_gap: counters.no_gap,
         counters_gone_back: counters.backwards,
+        counters_run_ahead: counters.ahead,
         aged_rules_unknown: counters.unknown_aged,
         repaired: counters.repaired,
         unknown_to_workers: offload.unknown(),

@@ -280,11 +280,12 @@ impl OffloadControl {
         let mut done: HashMap<FlowSelector, Usage> = HashMap::new();
         for &Debit { selector, packets, bytes, leaf } in debits {
             let usage = done.entry(selector).or_default();
-            (usage.packets, usage.bytes) = (usage.packets + packets, usage.bytes + bytes);
-            (self.done.packets, self.done.bytes) = (self.done.packets + packets, self.done.bytes + bytes);
+            *usage = sum(*usage, packets, bytes);
+            self.done = sum(self.done, packets, bytes);
             if let Some(leaf) = leaf {
                 let overhead = u64::from(snapshot.settings.red.overhead);
-                pool.tree.debit(leaf, bytes + packets * overhead, now_ns);
+                let overheads = packets.saturating_mul(overhead);
+                pool.tree.debit(leaf, bytes.saturating_add(overheads), now_ns);
             }
         }
         self.watch.account(pool, &done.into_iter().collect::<Vec<_>>())
@@ -403,6 +404,10 @@ impl OffloadControl {
     pub fn flows(&self) -> impl Iterator<Item = FlowState> {
         self.manager.flows().map(|(selector, status, rate)| FlowState { selector: *selector, status, rate })
     }
+}
+
+fn sum(usage: Usage, packets: u64, bytes: u64) -> Usage {
+    Usage { packets: usage.packets.saturating_add(packets), bytes: usage.bytes.saturating_add(bytes) }
 }
 
 /// True unless the flow is a queue pair of a vNIC that RCFT does not admit any more.

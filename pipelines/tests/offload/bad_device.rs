@@ -1,0 +1,227 @@
+//! An e-switch that misbehaves, and a host with flows on it.
+
+use std::collections::HashMap;
+
+use pipelines::offload::manager::*;
+use pipelines::offload::sim::{Eswitch, EswitchConfig, Fate};
+use pipelines::offload::translate::{EntropySource, FlowSelector};
+use pipelines::offload::*;
+use rules::*;
+use wire::HeapBuf;
+
+use crate::host::*;
+use testkit::*;
+
+const SYNC_NS: u64 = 100_000_000;
+
+/// An e-switch that misbehaves.
+pub struct Bad {
+    pub eswitch: Eswitch,
+    /// Counters read so much less, and so much more.
+    pub less: u64,
+    pub more: u64,
+    /// Aged rules that nobody has.
+    pub unknown_aged: Vec<RuleId>,
+    /// So many calls more, and the device is gone.
+    pub calls: Option<u32>,
+    pub gone: bool,
+    /// Meters are neither made nor changed.
+    pub keeps_rates: bool,
+    /// Meters are to be asked for again, and how often they were.
+    pub is_busy: bool,
+    pub asked: Vec<u32>,
+    /// What is told of meters that were taken.
+    pub failed_meters: Vec<(u32, FlowError)>,
+}
+
+impl Bad {
+    pub fn new(config: EswitchConfig) -> Self {
+        let eswitch = Eswitch::new(config);
+        Self {
+            eswitch,
+            less: 0,
+            more: 0,
+            unknown_aged: Vec::new(),
+            calls: None,
+            gone: false,
+            keeps_rates: false,
+            is_busy: false,
+            asked: Vec::new(),
+            failed_meters: Vec::new(),
+        }
+    }
+
+    fn call(&mut self) -> Result<(), FlowError> {
+        if let Some(left) = &mut self.calls {
+            self.gone |= *left == 0;
+            *left = left.saturating_sub(1);
+        }
+        let error = || FlowError::new(Cause::NoDevice, Where::Unspecified, "the port is gone");
+        if self.gone { Err(error()) } else { Ok(()) }
+    }
+
+    fn seen(&self, usage: Usage) -> Usage {
+        Usage {
+            packets: usage.packets.saturating_sub(self.less).saturating_add(self.more),
+            bytes: usage.bytes.saturating_sub(self.less * 60).saturating_add(self.more.saturating_mul(60)),
+        }
+    }
+}
+
+impl BackEnd for Bad {
+    fn validate(&mut self, rule: &FlowRule) -> Result<(), FlowError> {
+        self.eswitch.validate(rule)
+    }
+
+    fn create(&mut self, rule: &FlowRule) -> Result<RuleId, FlowError> {
+        self.call()?;
+        self.eswitch.create(rule)
+    }
+
+    fn create_gate(&mut self, rule: &FlowRule, guard: &Guard) -> Result<RuleId, FlowError> {
+        self.call()?;
+        self.eswitch.create_gate(rule, guard)
+    }
+
+    fn completed(&mut self, results: &mut Vec<(RuleId, Result<(), FlowError>)>) {
+        self.eswitch.completed(results);
+    }
+
+    fn destroy(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
+        self.call()?;
+        self.eswitch.destroy(rule).map(|usage| self.seen(usage))
+    }
+
+    fn query(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
+        self.call()?;
+        self.eswitch.query(rule).map(|usage| self.seen(usage))
+    }
+
+    fn aged(&mut self, rules: &mut Vec<RuleId>) {
+        rules.append(&mut self.unknown_aged);
+        self.eswitch.aged(rules);
+    }
+
+    fn flush(&mut self) -> Result<(), FlowError> {
+        self.call()?;
+        self.eswitch.flush()
+    }
+
+    fn set_meter(&mut self, mtr_id: u32, meter: Option<Meter>) -> Result<(), FlowError> {
+        self.call()?;
+        if self.keeps_rates && meter.is_some() {
+            return Err(FlowError::new(Cause::Invalid, Where::Unspecified, "meters stay as they are"));
+        }
+        self.asked.push(mtr_id);
+        if self.is_busy && meter.is_some() {
+            return Err(FlowError::new(Cause::Again, Where::Unspecified, "not now"));
+        }
+        self.eswitch.set_meter(mtr_id, meter)
+    }
+
+    fn failed_meters(&mut self, failed: &mut Vec<(u32, FlowError)>) {
+        failed.append(&mut self.failed_meters);
+    }
+}
+
+pub struct Lab {
+    pub host: Host,
+    pub device: Bad,
+    pub manager: Manager,
+    pub now_ns: u64,
+    debited: HashMap<FlowSelector, u64>,
+    /// Packets of all flows that left, by whom.
+    pub by_hardware: u64,
+    pub by_software: u64,
+}
+
+fn frame(from: Station, port: u16) -> Vec<u8> {
+    v4(from, R).tcp(port, 80, 0x10, b"data")
+}
+
+impl Lab {
+    pub fn new(config: EswitchConfig) -> Self {
+        let mut host = Host::new(plain());
+        host.options.entropy = EntropySource::Hardware;
+        let policy = Policy {
+            packets: 1000,
+            bytes: u64::MAX,
+            rules_per_second: 1_000_000,
+            retry_ns: 2_000_000_000,
+            ..Policy::default()
+        };
+        Self {
+            host,
+            device: Bad::new(config),
+            manager: Manager::new(policy),
+            now_ns: 1_000_000_000,
+            debited: HashMap::new(),
+            by_hardware: 0,
+            by_software: 0,
+        }
+    }
+
+    /// So many tenths of a second, with 200 packets of each of these flows in each; all of them leave.
+    pub fn run(&mut self, tenths: usize, ports: &[u16]) {
+        self.run_from(tenths, &ports.iter().map(|port| (1, *port)).collect::<Vec<_>>());
+    }
+
+    /// As [`run`](Self::run), with flows from the vNICs behind these ports of ours.
+    pub fn run_from(&mut self, tenths: usize, flows: &[(u16, u16)]) {
+        for _ in 0..tenths {
+            for (vnic, port) in flows {
+                let from = if *vnic == 1 { A } else { B };
+                for _ in 0..200 {
+                    let mut packet = HeapBuf::new(&frame(from, *port));
+                    // A device that is gone hands everything to software.
+                    let fate = if self.device.gone {
+                        None
+                    } else {
+                        Some(self.device.eswitch.run(&mut packet, dpdk(*vnic)))
+                    };
+                    match fate {
+                        Some(Fate::Out { .. }) => self.by_hardware += 1,
+                        None | Some(Fate::Software { .. }) => {
+                            assert_eq!(self.host.world.run(*vnic, vec![packet]).len(), 1);
+                            self.by_software += 1;
+                        }
+                        Some(fate) => panic!("{fate:?}"),
+                    }
+                }
+            }
+            self.sync();
+        }
+    }
+
+    fn sync(&mut self) {
+        self.now_ns += SYNC_NS;
+        self.device.eswitch.advance(self.now_ns);
+        let entries = self.host.entries();
+        let samples = entries.iter().map(|entry| {
+            let selector = whole(entry.key);
+            let hardware = self.debited.get(&selector).copied().unwrap_or_default();
+            FlowSample { selector, packets: entry.packets + hardware, bytes: 0 }
+        });
+        let samples: Vec<_> = samples.collect();
+        let tables = self.host.tables();
+        let arrivals = self.device.eswitch.all_arrivals();
+        let quiet = |selector: &FlowSelector| {
+            Some(ArrivalCount(
+                arrivals.of(arrival::flow_of(selector, arrival::FlowOrigin::of(&tables, &selector.key)?)),
+            ))
+        };
+        for debit in self.manager.reconcile(&mut self.device, &tables, &samples, quiet, self.now_ns) {
+            *self.debited.entry(debit.selector).or_default() += debit.packets;
+        }
+    }
+
+    /// Packets of all flows that were debited.
+    pub fn debited(&self) -> u64 {
+        self.debited.values().sum()
+    }
+
+    pub fn status(&self, port: u16) -> Status {
+        let key = self.host.entries().iter().map(|entry| entry.key).find(|key| key.ports().source == port);
+        self.manager.why(&key.expect("a flow"))
+    }
+}
