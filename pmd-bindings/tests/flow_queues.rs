@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::eswitch::{Bed, Left, answers, count, queues, rule, well_behaved};
 use common::{start, stop};
 use pmd::{FlowDevice, FlowEngine, Port, PortConfig, PortError, StartedPort};
-use rules::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Modify, RuleId, Where};
+use rules::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Modify, RuleId, Usage, Where};
 
 /// Addresses of the rules that the device has in force.
 fn held(port: &StartedPort) -> BTreeSet<u32> {
@@ -184,6 +184,29 @@ fn a_rule_that_the_device_keeps_is_asked_for_until_it_goes() {
     });
     // With its table, and the templates of that.
     assert_eq!(left, Left { rules: 1, tables: 1, templates: 2, ..Left::default() });
+}
+
+/// Whoever uses the synchronous calls asks again itself.
+#[test]
+fn a_rule_that_the_device_keeps_is_still_there_without_queues() {
+    let bed = Bed::new();
+    let port = Port::attach(&bed.eal, "net_eswitch0", "keep=2").unwrap();
+    let config = PortConfig { flow_engine: FlowEngine::Sync, ..PortConfig::default() };
+    let (port, rx, tx) = start(port, &config, &bed.pool);
+    let mut device = FlowDevice::new(&port).unwrap();
+    let [first, second] = [1, 2].map(|address| device.create(&rule(1, address, None)).unwrap());
+    device.destroy(first).unwrap();
+    let error = device.destroy(second).unwrap_err();
+    assert_eq!((error.cause, error.at), (Cause::Again, Where::Handle), "{error}");
+    assert!(error.message.contains("the rule is in use"), "{error}");
+    assert_eq!((device.len(), count(&port, "flow_rules"), count(&port, "flow_destroy_failed")), (1, 1, 1));
+    assert_eq!(device.query(second), Ok(Usage::default()));
+    device.destroy(second).unwrap();
+    assert_eq!((device.len(), count(&port, "flow_rules")), (0, 0));
+    assert_eq!(device.destroy(second).unwrap_err().cause, Cause::Gone);
+    drop(device);
+    well_behaved(&port);
+    stop(port, rx, tx).detach().unwrap();
 }
 
 #[test]

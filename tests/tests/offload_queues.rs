@@ -137,6 +137,25 @@ fn offload_engine_auto_takes_queues_where_there_are_some() {
     }
 }
 
+/// The synchronous calls leave it to the switch to ask again.
+#[test]
+fn offload_without_queues_ends_without_rules_on_a_device_that_keeps_some() {
+    const FLOWS: u32 = 4;
+    let hosts = hosts(",queues=0,keep=3", "engine = \"sync\"\ncool-after = \"200ms\"\n");
+    let daemon = &hosts.daemon;
+    let flows = Flows::start(&hosts.one.netns, &hosts.two.netns, "10.0.0.2", FLOWS);
+    until("flows to come and go", daemon, |daemon| figure(daemon, "/so-far/withdrawn") >= 20);
+    assert!(flows.stop(FLOWS) > 0);
+    daemon.ctl("offload off");
+    until("the device to be empty", daemon, |daemon| {
+        figure(daemon, "/rules") + device(daemon, "flow_rules") == 0
+    });
+    let kept = figure(daemon, "/so-far/kept-by-the-device");
+    assert!(kept > 0 && kept <= device(daemon, "flow_destroy_failed"), "{kept}");
+    assert!(daemon.log().contains("the device does not let rules go"), "{}", daemon.log());
+    stop(hosts.daemon);
+}
+
 /// On a DPDK that can ask, what the driver tells is followed where it is a CRC; on an older one it is said that it cannot ask.
 #[test]
 fn offload_through_queues_says_whether_software_follows_source_ports() {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use pipelines::flow_key::FlowKey;
 use pipelines::offload::manager::*;
 use pipelines::offload::sim::{Eswitch, EswitchConfig, Fate};
 use pipelines::offload::translate::{EntropySource, FlowSelector};
@@ -20,6 +21,8 @@ pub struct Bad {
     /// Counters read so much less, and so much more.
     pub less: u64,
     pub more: u64,
+    /// Rules that are not let go, and how often more.
+    pub keeps: HashMap<RuleId, u32>,
     /// Aged rules that nobody has.
     pub unknown_aged: Vec<RuleId>,
     /// So many calls more, and the device is gone.
@@ -41,6 +44,7 @@ impl Bad {
             eswitch,
             less: 0,
             more: 0,
+            keeps: HashMap::new(),
             unknown_aged: Vec::new(),
             calls: None,
             gone: false,
@@ -89,6 +93,10 @@ impl BackEnd for Bad {
 
     fn destroy(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
         self.call()?;
+        if let Some(times) = self.keeps.get_mut(&rule).filter(|times| **times > 0) {
+            *times -= 1;
+            return Err(FlowError::new(Cause::Again, Where::Handle, "not now"));
+        }
         self.eswitch.destroy(rule).map(|usage| self.seen(usage))
     }
 
@@ -210,9 +218,27 @@ impl Lab {
                 arrivals.of(arrival::flow_of(selector, arrival::FlowOrigin::of(&tables, &selector.key)?)),
             ))
         };
-        for debit in self.manager.reconcile(&mut self.device, &tables, &samples, quiet, self.now_ns) {
+        let debits = self.manager.reconcile(&mut self.device, &tables, &samples, quiet, self.now_ns);
+        self.book(&debits);
+    }
+
+    fn book(&mut self, debits: &[Debit]) {
+        for debit in debits {
             *self.debited.entry(debit.selector).or_default() += debit.packets;
         }
+    }
+
+    /// Says where a flow has to be.
+    pub fn pin(&mut self, port: u16, pin: Option<Pin>) {
+        let key = self.key(port);
+        self.manager.pin(whole(key), pin, self.now_ns);
+    }
+
+    /// Takes a flow out of hardware at once.
+    pub fn withdraw(&mut self, port: u16) {
+        let of_port = |selector: &FlowSelector| selector.key.ports().source == port;
+        let debits = self.manager.withdraw_all(&mut self.device, of_port, Why::NotAdmitted);
+        self.book(&debits);
     }
 
     /// Packets of all flows that were debited.
@@ -220,8 +246,12 @@ impl Lab {
         self.debited.values().sum()
     }
 
+    fn key(&self, port: u16) -> FlowKey {
+        let of_port = |key: &FlowKey| key.ports().source == port;
+        self.host.entries().iter().map(|entry| entry.key).find(of_port).expect("a flow")
+    }
+
     pub fn status(&self, port: u16) -> Status {
-        let key = self.host.entries().iter().map(|entry| entry.key).find(|key| key.ports().source == port);
-        self.manager.why(&key.expect("a flow"))
+        self.manager.why(&self.key(port))
     }
 }

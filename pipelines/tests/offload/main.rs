@@ -5,6 +5,7 @@
 mod bad;
 mod bad_counters;
 mod bad_device;
+mod bad_removals;
 mod churn;
 mod differential;
 mod ecn;

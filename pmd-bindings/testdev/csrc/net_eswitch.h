@@ -220,6 +220,13 @@ refuse(struct eswitch *eswitch, struct rte_flow_error *error, int code, enum rte
 	return rte_flow_error_set(error, code, type, cause, words);
 }
 
+/* True every so-many-th time; 0: never. */
+static inline bool
+is_due(uint64_t *count, uint32_t every)
+{
+	return every != 0 && ++*count % every == 0;
+}
+
 /* What an application that keeps the rules of the API never does. */
 static inline int
 misuse(struct eswitch *eswitch, struct rte_flow_error *error, const char *words)

@@ -69,6 +69,9 @@ flow_destroy(struct rte_eth_dev *dev, struct rte_flow *flow, struct rte_flow_err
 	rte_spinlock_lock(&eswitch->lock);
 	if (flow->table != NULL) {
 		result = misuse(eswitch, error, "the rule is a queue's");
+	} else if (is_due(&eswitch->removals, eswitch->traits.keep)) {
+		eswitch->counts[KEPT]++;
+		result = rte_flow_error_set(error, EBUSY, RTE_FLOW_ERROR_TYPE_HANDLE, NULL, "the rule is in use");
 	} else {
 		flow_leave(eswitch, flow);
 		flow_free(eswitch, flow);

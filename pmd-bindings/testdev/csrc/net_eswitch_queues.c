@@ -293,13 +293,6 @@ table_destroy(struct rte_eth_dev *dev, struct rte_flow_template_table *table, st
 	return result;
 }
 
-/* True every so-many-th time. */
-static bool
-is_due(uint64_t *count, uint32_t every)
-{
-	return every != 0 && ++*count % every == 0;
-}
-
 static struct queue *
 queue_of(struct eswitch *eswitch, uint32_t number)
 {

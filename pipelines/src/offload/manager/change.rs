@@ -24,6 +24,7 @@ impl Manager {
         for number in self.installed(|flow| chosen(&flow.selector)) {
             self.withdraw(back_end, number, Status::Software(why), 0);
         }
+        self.shut_ways(back_end);
         self.take_off_red(back_end, known);
         self.debits.split_off(known)
     }
@@ -48,6 +49,26 @@ impl Manager {
         if self.store.poll(back_end) {
             self.withdraw_failed(back_end, self.last_ns);
         }
+        self.shut_ways(back_end);
+    }
+
+    /// A gate that the device does not let go leads to its adjacency. Packets of a flow that was withdrawn would go on where
+    /// other flows hold that open: those leave, too, and come back by an adjacency with another number.
+    pub(super) fn shut_ways<B: BackEnd>(&mut self, back_end: &mut B) {
+        self.store.ask_again(back_end, false);
+        loop {
+            let ways = self.store.ways_kept();
+            if ways.is_empty() {
+                break;
+            }
+            let leads_there = |flow: &OffloadFlow| {
+                flow.state.installed().is_some_and(|installed| ways.contains(&installed.facts.adjacency))
+            };
+            for number in self.installed(leads_there) {
+                self.withdraw(back_end, number, Status::Software(Why::Cold), 0);
+            }
+        }
+        self.counters.kept += self.store.newly_kept();
     }
 
     fn change<B: BackEnd>(
@@ -86,6 +107,7 @@ impl Manager {
     /// # Errors
     /// The device's, when it does not take a rule again.
     pub fn audit<B: BackEnd>(&mut self, back_end: &mut B) -> Result<usize, FlowError> {
+        self.store.ask_again(back_end, true);
         let lost = self.store.audit(back_end);
         if lost == 0 {
             return Ok(0);
@@ -109,6 +131,7 @@ impl Manager {
         for (number, usage, was_inside, leaf) in settled {
             self.settle(number, usage, was_inside, leaf);
         }
+        self.shut_ways(back_end);
         let repaired = self.store.repair(back_end);
         self.counters.repaired += lost as u64;
         repaired.map(|()| lost)

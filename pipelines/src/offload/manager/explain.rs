@@ -17,7 +17,12 @@ impl Manager {
         self.counters
     }
 
-    /// Rules that the back end holds for the manager.
+    /// Rules that the device does not let go, and its words for one of them.
+    pub fn kept(&self) -> Option<(usize, &str)> {
+        self.store.kept()
+    }
+
+    /// Rules that the back end holds for the manager, those that it does not let go among them.
     pub fn rules(&self) -> usize {
         self.store.len()
     }

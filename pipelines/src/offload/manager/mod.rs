@@ -124,6 +124,7 @@ impl Manager {
         let hot = self.choose_hot(back_end, now_ns);
         self.set_rates(back_end, tables, now_ns);
         self.install_hot(back_end, tables, hot, now_ns);
+        self.shut_ways(back_end);
         self.take_off_red(back_end, 0);
         std::mem::take(&mut self.debits)
     }
@@ -143,6 +144,7 @@ impl Manager {
             self.withdraw_failed(back_end, now_ns);
         }
         self.proceed(back_end, &mut quiet, now_ns);
+        self.shut_ways(back_end);
     }
 
     /// Speeds of flows in software.

@@ -130,6 +130,8 @@ pub struct ManagerCounters {
     pub backwards: u64,
     /// Times that a counter of the device rose by more than a port can carry: nothing of that was debited.
     pub ahead: u64,
+    /// Rules that the device did not let go when it was asked to; it is asked again until they go.
+    pub kept: u64,
     /// Aged rules that were gone already.
     pub unknown_aged: u64,
     /// Lost rules that were put back.

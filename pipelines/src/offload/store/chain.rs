@@ -150,7 +150,8 @@ impl RuleStore {
         let Some(shared) = self.rules.at(number) else { return Usage::default() };
         installed.gate = Gate::Due(shared.rule.clone());
         self.gates_due += 1;
-        installed.inner(self.leave(back_end, number))
+        let seen = self.leave(back_end, number, Some(installed.facts.adjacency));
+        installed.inner(seen)
     }
 
     /// Has an installed chain do what its new translation says, if that matches the same packets: a location that
@@ -260,14 +261,14 @@ impl RuleStore {
     /// it; of one that stays for another chain, that one's removal tells.
     pub fn remove<B: BackEnd>(&mut self, back_end: &mut B, installed: InstalledChain) -> Usage {
         let usage = match installed.gate {
-            Gate::Made(number) => self.leave(back_end, number),
+            Gate::Made(number) => self.leave(back_end, number, Some(installed.facts.adjacency)),
             Gate::Due(_) | Gate::None => {
                 self.gates_due -= 1;
                 Usage::default()
             }
         };
         if let Some(number) = installed.aside {
-            self.leave(back_end, number);
+            self.leave(back_end, number, None);
         }
         self.drop_bundles(back_end, installed.bundles);
         installed.inner(usage)

@@ -6,6 +6,8 @@
 //! to where nothing is known of it.
 
 mod chain;
+mod leftover;
+mod meters;
 
 pub use chain::{InstalledChain, Update};
 
@@ -13,13 +15,15 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 
-use super::counter::{DeviceCounter, Growth};
+use super::counter::DeviceCounter;
 use super::few::Few;
 use super::hasher::Map;
 use super::slots::Slots;
-use super::translate::group;
+use super::translate::Adjacency;
 use crate::flow_key::mix;
-use rules::{Action, BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage};
+use leftover::{Leftovers, stays};
+use meters::{Away, SharedMeter, turns_away};
+use rules::{BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage};
 
 /// Number of a rule of ours, used again when the rule is gone.
 type SharedNumber = u32;
@@ -60,33 +64,6 @@ struct BundledRules {
     users: u32,
     /// The change after which all of its rules were seen in force.
     settled: Cell<u64>,
-}
-
-/// A meter that bundles share.
-struct SharedMeter {
-    /// As it was set last; unknown when that came to nothing.
-    rates: Option<Meter>,
-    /// Bundles that need it.
-    users: u32,
-}
-
-/// What is known of a rule that counts what a meter turns away.
-struct Away {
-    meter: u32,
-    /// Bytes of each packet that software does not count.
-    tunnel_len: usize,
-    /// What was told of it.
-    told: DeviceCounter,
-}
-
-impl Away {
-    /// What it has seen since it was told of last; nothing while its counter is not believed.
-    fn more(&mut self, seen: Usage, clock: Clock) -> Usage {
-        match self.told.read(inner(seen, self.tunnel_len), clock.now_ns, clock.refresh_ns) {
-            Growth::By(more) => more,
-            Growth::Back | Growth::Ahead | Growth::Doubted => Usage::default(),
-        }
-    }
 }
 
 /// The time, as it was told last.
@@ -132,6 +109,9 @@ pub struct RuleStore {
     away: Map<SharedNumber, Away>,
     /// What such rules saw that are gone.
     last_away: Vec<(u32, Usage)>,
+    leftovers: Leftovers,
+    /// Some rule has failed since the last [poll](Self::poll).
+    has_failed: bool,
     clock: Clock,
 }
 
@@ -153,12 +133,6 @@ fn create<B: BackEnd>(back_end: &mut B, rule: &FlowRule, guard: Option<&Guard>) 
     }
 }
 
-/// True for a rule that counts what it sends to software.
-fn turns_away(rule: &FlowRule) -> bool {
-    let to_software = |action: &Action| *action == (Action::Jump { group: group::SOFTWARE });
-    rule.actions.contains(&Action::Count) && rule.actions.iter().any(to_software)
-}
-
 fn add(a: Usage, b: Usage) -> Usage {
     Usage { packets: a.packets.saturating_add(b.packets), bytes: a.bytes.saturating_add(b.bytes) }
 }
@@ -169,9 +143,9 @@ impl RuleStore {
         self.clock = Clock { now_ns, refresh_ns };
     }
 
-    /// Rules that the back end holds for us.
+    /// Rules that the back end holds for us, those that it does not let go among them.
     pub fn len(&self) -> usize {
-        self.rules.len()
+        self.rules.len() + self.leftovers.len()
     }
 
     /// True without any rule.
@@ -261,7 +235,7 @@ impl RuleStore {
 
     fn undo<B: BackEnd>(&mut self, back_end: &mut B, rules: &BundledRules) {
         for number in rules.numbers.iter().rev() {
-            self.leave(back_end, *number);
+            self.leave(back_end, *number, None);
         }
         if let Some(id) = rules.meter {
             self.leave_meter(back_end, id);
@@ -277,6 +251,9 @@ impl RuleStore {
     ) -> Result<(SharedNumber, bool), (FlowError, FlowRule)> {
         let hash = hash_of(&rule);
         let Some(number) = self.find(hash, &rule) else {
+            if let Err(error) = self.leftovers.make_way(back_end, &rule) {
+                return Err((error, rule));
+            }
             let id = match create(back_end, &rule, guard) {
                 Ok(id) => id,
                 Err(error) => return Err((error, rule)),
@@ -305,17 +282,27 @@ impl RuleStore {
         rule: FlowRule,
         guard: Option<&Guard>,
     ) -> Result<bool, (FlowError, FlowRule)> {
-        let Self { rules, waiting, changes, .. } = self;
+        let Self { rules, waiting, changes, leftovers, has_failed, .. } = self;
         let Some(shared) = rules.at_mut(number) else { return Ok(false) };
         if shared.rule.actions == rule.actions && !matches!(shared.state, RuleState::Failed(_)) {
             return Ok(false);
+        }
+        // What is left of one that has failed goes first.
+        if let RuleState::Failed(_) = shared.state {
+            shared.before = add(shared.before, leftovers.destroy(back_end, shared.id, &rule).0);
+        }
+        if let Err(error) = leftovers.make_way(back_end, &rule) {
+            return Err((error, rule));
         }
         // Where packets meet a rule already, none is overtaken.
         let guard = guard.filter(|_| shared.state != RuleState::InForce && shared.old.is_none());
         let mut made = create(back_end, &rule, guard);
         if made.as_ref().is_err_and(|error| error.cause == Cause::Exists) {
             // A device that does not take two rules that match the same: packets go to software in between.
-            shared.before = add(shared.before, back_end.destroy(shared.id).unwrap_or_default());
+            match back_end.destroy(shared.id) {
+                Err(error) if stays(&error) => return Err((error, rule)),
+                seen => shared.before = add(shared.before, seen.unwrap_or_default()),
+            }
             made = create(back_end, &rule, guard);
         }
         let id = match made {
@@ -329,7 +316,13 @@ impl RuleStore {
             RuleState::InForce => shared.old = Some(last),
             // It was never in force: what it would have replaced still is.
             RuleState::Waiting => {
-                shared.before = add(shared.before, back_end.destroy(last).unwrap_or_default());
+                let (seen, kept) = leftovers.destroy(back_end, last, &rule);
+                shared.before = add(shared.before, seen);
+                // Which of the two packets will meet nobody can tell.
+                if let Some(error) = kept {
+                    shared.state = RuleState::Failed(error);
+                    *has_failed = true;
+                }
             }
             RuleState::Failed(_) => {}
         }
@@ -337,86 +330,31 @@ impl RuleStore {
         Ok(true)
     }
 
-    /// A chain or a bundle does without a rule; without any that needs it, it goes. What it had seen then.
-    fn leave<B: BackEnd>(&mut self, back_end: &mut B, number: SharedNumber) -> Usage {
+    /// A chain or a bundle does without a rule; without any that needs it, it goes. What it had seen then. Where the gate of a
+    /// chain leads is remembered while the back end does not let it go.
+    fn leave<B: BackEnd>(&mut self, back_end: &mut B, number: SharedNumber, to: Option<Adjacency>) -> Usage {
         let Some(shared) = self.rules.at_mut(number) else { return Usage::default() };
         shared.users -= 1;
         if shared.users > 0 {
             return Usage::default();
         }
-        let Some(shared) = self.rules.remove(number) else { return Usage::default() };
+        let Self { rules, leftovers, .. } = self;
+        let Some(shared) = rules.remove(number) else { return Usage::default() };
         if let Entry::Occupied(mut same) = self.by_match.entry(shared.hash)
             && same.get_mut().remove(|other| *other == number)
         {
             same.remove();
         }
-        // A rule that is gone already cannot tell any more.
         let ids = [shared.old, Some(shared.id)];
-        let seen = ids.into_iter().flatten().map(|id| back_end.destroy(id).unwrap_or_default());
+        let seen = ids.into_iter().flatten().map(|id| leftovers.destroy(back_end, id, &shared.rule).0);
         let seen = seen.fold(shared.before, add);
+        if let Some(to) = to {
+            leftovers.lead(&shared.rule, to);
+        }
         if let Some(mut away) = self.away.remove(&number) {
             self.last_away.push((away.meter, away.more(seen, self.clock)));
         }
         seen
-    }
-
-    fn leave_meter<B: BackEnd>(&mut self, back_end: &mut B, id: u32) {
-        let Some(meter) = self.meters.get_mut(&id) else { return };
-        meter.users -= 1;
-        if meter.users == 0 {
-            self.meters.remove(&id);
-            // One that is gone already is what is wanted.
-            let _ = back_end.set_meter(id, None);
-        }
-    }
-
-    /// What meters turned away since the last time, as software counts it.
-    pub fn turned_away<B: BackEnd>(&mut self, back_end: &mut B) -> Vec<(u32, Usage)> {
-        let mut all = std::mem::take(&mut self.last_away);
-        for (number, away) in &mut self.away {
-            let Some(shared) = self.rules.at(*number) else { continue };
-            if let Ok(seen) = back_end.query(shared.old.unwrap_or(shared.id)) {
-                all.push((away.meter, away.more(add(shared.before, seen), self.clock)));
-            }
-        }
-        all
-    }
-
-    /// Ids of the meters that are set at the back end.
-    pub fn meters(&self) -> Vec<u32> {
-        self.meters.keys().copied().collect()
-    }
-
-    /// Meters in use that the back end took and that came to nothing. Each is set again at the next call of
-    /// [`set_rates`](Self::set_rates).
-    pub fn failed_meters<B: BackEnd>(&mut self, back_end: &mut B) -> Vec<(u32, FlowError)> {
-        let mut failed = Vec::new();
-        back_end.failed_meters(&mut failed);
-        failed.retain(|(id, _)| match self.meters.get_mut(id) {
-            Some(meter) => {
-                meter.rates = None;
-                true
-            }
-            None => false,
-        });
-        failed
-    }
-
-    /// Sets a meter in use, if it is another than before.
-    ///
-    /// # Errors
-    /// The back end's: the meter has other rates than it should, which is tried again at the next call.
-    pub fn set_rates<B: BackEnd>(
-        &mut self,
-        back_end: &mut B,
-        id: u32,
-        meter: Meter,
-    ) -> Result<(), FlowError> {
-        if let Some(known) = self.meters.get_mut(&id).filter(|known| known.rates != Some(meter)) {
-            back_end.set_meter(id, Some(meter))?;
-            known.rates = Some(meter);
-        }
-        Ok(())
     }
 
     fn waits(&self, id: RuleId, number: SharedNumber) -> bool {
@@ -440,9 +378,11 @@ impl RuleStore {
         }
     }
 
-    /// Asks the back end which rules are in force and which have failed. True when any has failed.
+    /// Asks the back end which rules are in force and which have failed, and again for those that it did not let go. True
+    /// when any has failed.
     pub fn poll<B: BackEnd>(&mut self, back_end: &mut B) -> bool {
-        let mut failed = false;
+        self.ask_again(back_end, false);
+        let mut failed = std::mem::take(&mut self.has_failed);
         let mut results = Vec::new();
         back_end.completed(&mut results);
         for (id, result) in results {
@@ -454,7 +394,14 @@ impl RuleStore {
                 Err(error) => RuleState::Failed(error),
             };
             if let Some(old) = shared.old.take() {
-                shared.before = add(shared.before, back_end.destroy(old).unwrap_or_default());
+                let (seen, kept) = self.leftovers.destroy(back_end, old, &shared.rule);
+                shared.before = add(shared.before, seen);
+                // Which of the two packets meet nobody can tell.
+                if let Some(error) = kept {
+                    shared.state = RuleState::Failed(error);
+                    self.changes += 1;
+                    failed = true;
+                }
             }
         }
         while self.waiting.front().is_some_and(|(id, number)| !self.waits(*id, *number)) {

@@ -60,6 +60,7 @@ fn counters(offload: &OffloadControl) -> v1::OffloadCounters {
         no_gap: counters.no_gap,
         counters_gone_back: counters.backwards,
         counters_run_ahead: counters.ahead,
+        kept_by_the_device: counters.kept,
         aged_rules_unknown: counters.unknown_aged,
         repaired: counters.repaired,
         unknown_to_workers: offload.unknown(),

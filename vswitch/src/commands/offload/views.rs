@@ -59,7 +59,7 @@ impl View for v1::GetOffloadResponse {
 }
 
 /// What has happened so far, by name.
-fn counts(counters: &v1::OffloadCounters) -> [(&'static str, u64); 14] {
+fn counts(counters: &v1::OffloadCounters) -> [(&'static str, u64); 15] {
     [
         ("installed", counters.installed),
         ("withdrawn", counters.withdrawn),
@@ -72,6 +72,7 @@ fn counts(counters: &v1::OffloadCounters) -> [(&'static str, u64); 14] {
         ("no gap", counters.no_gap),
         ("counters gone back", counters.counters_gone_back),
         ("counters run ahead", counters.counters_run_ahead),
+        ("kept by the device", counters.kept_by_the_device),
         ("aged rules unknown", counters.aged_rules_unknown),
         ("repaired", counters.repaired),
         ("unknown to workers", counters.unknown_to_workers),

@@ -60,6 +60,8 @@ pub struct OffloadControl {
     watch: FlowWatch,
     last_sync_ns: u64,
     last_audit_ns: u64,
+    /// Rules that the device did not let go when that was looked at last.
+    kept: usize,
     /// What the last audit came to.
     audited: Option<Result<usize, FlowError>>,
     /// Packets and bytes that hardware did.
@@ -95,6 +97,7 @@ impl OffloadControl {
             watch: FlowWatch::default(),
             last_sync_ns: 0,
             last_audit_ns: 0,
+            kept: 0,
             audited: None,
             done: Usage::default(),
         }
@@ -164,6 +167,9 @@ impl OffloadControl {
         if let Some(Err(error)) = self.holder.as_mut().map(BackEnd::drain) {
             tracing::warn!(dpdk_port, %error, "the device may still have rules about a port that goes");
         }
+        if let Some((rules, words)) = self.manager.kept() {
+            tracing::warn!(dpdk_port, rules, words, "the device may still have rules about a port that goes");
+        }
         if let Some(Simulated(device)) = self.simulated() {
             device.lock().disconnect(dpdk_port);
         }
@@ -204,7 +210,25 @@ impl OffloadControl {
         // What the turn asked for goes out now, and what was asked for earlier is heard of.
         device.push();
         self.holder = Some(device);
+        self.tell_kept();
         result
+    }
+
+    /// Says in the log when the device begins to keep rules that nobody wants, and when it has let all of them go.
+    fn tell_kept(&mut self) {
+        let (rules, words) = self.manager.kept().unwrap_or_default();
+        match (self.kept, rules) {
+            (0, 1..) => {
+                tracing::warn!(
+                    rules,
+                    words,
+                    "the device does not let rules go; it is asked again until they go"
+                );
+            }
+            (1.., 0) => tracing::info!("the device has let go the rules that it kept"),
+            _ => {}
+        }
+        self.kept = rules;
     }
 
     fn turn(&mut self, device: &mut Holder, pool: &Pool, snapshot: &Snapshot) -> Result<(), WorkerError> {

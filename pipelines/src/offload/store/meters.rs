@@ -1,0 +1,100 @@
+//! Meters that bundles share, and what they turn away.
+
+use super::{Clock, RuleStore, add, inner};
+use crate::offload::counter::{DeviceCounter, Growth};
+use crate::offload::translate::group;
+use rules::{Action, BackEnd, FlowError, FlowRule, Meter, Usage};
+
+/// A meter that bundles share.
+pub(super) struct SharedMeter {
+    /// As it was set last; unknown when that came to nothing.
+    pub(super) rates: Option<Meter>,
+    /// Bundles that need it.
+    pub(super) users: u32,
+}
+
+/// What is known of a rule that counts what a meter turns away.
+pub(super) struct Away {
+    pub(super) meter: u32,
+    /// Bytes of each packet that software does not count.
+    pub(super) tunnel_len: usize,
+    /// What was told of it.
+    pub(super) told: DeviceCounter,
+}
+
+impl Away {
+    /// What it has seen since it was told of last; nothing while its counter is not believed.
+    pub(super) fn more(&mut self, seen: Usage, clock: Clock) -> Usage {
+        match self.told.read(inner(seen, self.tunnel_len), clock.now_ns, clock.refresh_ns) {
+            Growth::By(more) => more,
+            Growth::Back | Growth::Ahead | Growth::Doubted => Usage::default(),
+        }
+    }
+}
+
+/// True for a rule that counts what it sends to software.
+pub(super) fn turns_away(rule: &FlowRule) -> bool {
+    let to_software = |action: &Action| *action == (Action::Jump { group: group::SOFTWARE });
+    rule.actions.contains(&Action::Count) && rule.actions.iter().any(to_software)
+}
+
+impl RuleStore {
+    pub(super) fn leave_meter<B: BackEnd>(&mut self, back_end: &mut B, id: u32) {
+        let Some(meter) = self.meters.get_mut(&id) else { return };
+        meter.users -= 1;
+        if meter.users == 0 {
+            self.meters.remove(&id);
+            // One that is gone already is what is wanted.
+            let _ = back_end.set_meter(id, None);
+        }
+    }
+
+    /// What meters turned away since the last time, as software counts it.
+    pub fn turned_away<B: BackEnd>(&mut self, back_end: &mut B) -> Vec<(u32, Usage)> {
+        let mut all = std::mem::take(&mut self.last_away);
+        for (number, away) in &mut self.away {
+            let Some(shared) = self.rules.at(*number) else { continue };
+            if let Ok(seen) = back_end.query(shared.old.unwrap_or(shared.id)) {
+                all.push((away.meter, away.more(add(shared.before, seen), self.clock)));
+            }
+        }
+        all
+    }
+
+    /// Ids of the meters that are set at the back end.
+    pub fn meters(&self) -> Vec<u32> {
+        self.meters.keys().copied().collect()
+    }
+
+    /// Meters in use that the back end took and that came to nothing. Each is set again at the next call of
+    /// [`set_rates`](Self::set_rates).
+    pub fn failed_meters<B: BackEnd>(&mut self, back_end: &mut B) -> Vec<(u32, FlowError)> {
+        let mut failed = Vec::new();
+        back_end.failed_meters(&mut failed);
+        failed.retain(|(id, _)| match self.meters.get_mut(id) {
+            Some(meter) => {
+                meter.rates = None;
+                true
+            }
+            None => false,
+        });
+        failed
+    }
+
+    /// Sets a meter in use, if it is another than before.
+    ///
+    /// # Errors
+    /// The back end's: the meter has other rates than it should, which is tried again at the next call.
+    pub fn set_rates<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        id: u32,
+        meter: Meter,
+    ) -> Result<(), FlowError> {
+        if let Some(known) = self.meters.get_mut(&id).filter(|known| known.rates != Some(meter)) {
+            back_end.set_meter(id, Some(meter))?;
+            known.rates = Some(meter);
+        }
+        Ok(())
+    }
+}
