@@ -209,6 +209,31 @@ fn a_rule_that_the_device_keeps_is_still_there_without_queues() {
     stop(port, rx, tx).detach().unwrap();
 }
 
+/// A counter may come and go a little later than its rule. One that stays away takes its rule along.
+#[test]
+fn a_rule_whose_counter_is_lost_is_gone() {
+    let bed = Bed::new();
+    let left = bed.run("lost=1", 8, |_, queue| {
+        let id = queue.create(&rule(1, 1, None)).unwrap();
+        answers(queue, 1);
+        let began = Instant::now();
+        let error = loop {
+            let error = queue.query(id).unwrap_err();
+            assert!(error.message.contains("there is no such counter"), "{error}");
+            if error.cause != Cause::Again || began.elapsed() > Duration::from_secs(10) {
+                break error;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        };
+        assert_eq!(error.cause, Cause::Gone);
+        assert!(began.elapsed() >= Duration::from_secs(2));
+        // What the device has of it still goes.
+        assert_eq!(queue.destroy(id), Ok(Usage::default()));
+        queue.drain().unwrap();
+    });
+    assert_eq!(left, Left::default());
+}
+
 #[test]
 fn forms_that_hardware_steering_refuses_are_refused_by_name() {
     let bed = Bed::new();

@@ -90,3 +90,43 @@ fn bad_counters_of_red_packets_send_nobody_to_software() {
         assert_eq!(lab.debited(), lab.by_hardware);
     }
 }
+
+/// Nobody pays for a flow of which nothing is known: it leaves, and what its rule tells in the end is debited.
+#[test]
+fn bad_counters_that_do_not_answer_send_their_flows_to_software() {
+    let mut lab = Lab::new(EswitchConfig { refresh_ns: 0, ..EswitchConfig::default() });
+    lab.run(10, &[1]);
+    assert_eq!(lab.status(1), Status::Hardware);
+    // For a while any device may have none.
+    lab.device.is_silent = true;
+    lab.run(39, &[1]);
+    lab.device.is_silent = false;
+    lab.run(1, &[1]);
+    assert_eq!((lab.status(1), lab.debited()), (Status::Hardware, lab.by_hardware));
+    lab.device.is_silent = true;
+    lab.run(40, &[1]);
+    assert_eq!(lab.status(1), Status::Hardware);
+    lab.run(1, &[1]);
+    let words = "the device does not tell what it did: no figures yet (rule)";
+    assert_eq!(lab.status(1), Status::RefusedByDevice(words.into()));
+    assert_eq!(lab.manager.refusals(), [(words.to_string(), 1)]);
+    assert_eq!((lab.manager.rules(), lab.debited()), (0, lab.by_hardware));
+    lab.device.is_silent = false;
+    lab.run(30, &[1]);
+    assert_eq!(lab.status(1), Status::Hardware, "after a while it is tried again");
+}
+
+/// A counter that is somewhere else each time tells nothing, either.
+#[test]
+fn bad_counters_that_go_back_and_forth_send_their_flows_to_software() {
+    let mut lab = Lab::new(EswitchConfig { refresh_ns: 0, ..EswitchConfig::default() });
+    lab.run(10, &[1]);
+    let debited = lab.debited();
+    for tenth in 0..41 {
+        assert_eq!((lab.status(1), lab.debited()), (Status::Hardware, debited));
+        lab.device.more = (1 << 50) << (tenth % 2);
+        lab.run(1, &[1]);
+    }
+    let words = "refused: the device does not tell what it did: its counter goes back and forth";
+    assert_eq!((lab.status(1).to_string().as_str(), lab.debited()), (words, debited));
+}

@@ -21,6 +21,8 @@ pub struct Bad {
     /// Counters read so much less, and so much more.
     pub less: u64,
     pub more: u64,
+    /// Counters are to be asked for again.
+    pub is_silent: bool,
     /// Rules that are not let go, and how often more.
     pub keeps: HashMap<RuleId, u32>,
     /// Aged rules that nobody has.
@@ -44,6 +46,7 @@ impl Bad {
             eswitch,
             less: 0,
             more: 0,
+            is_silent: false,
             keeps: HashMap::new(),
             unknown_aged: Vec::new(),
             calls: None,
@@ -102,6 +105,9 @@ impl BackEnd for Bad {
 
     fn query(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
         self.call()?;
+        if self.is_silent {
+            return Err(FlowError::new(Cause::Again, Where::Handle, "no figures yet"));
+        }
         self.eswitch.query(rule).map(|usage| self.seen(usage))
     }
 

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use dpdk_sys as sys;
 use rules::{Action, Cause, FlowError, FlowRule, RuleId, Usage, Where};
@@ -35,21 +36,28 @@ pub(super) struct Counter {
     counts: bool,
     /// What it said last.
     last: Usage,
+    /// Since when the device finds none, and how often it was asked.
+    missing: Option<(Instant, u32)>,
 }
+
+/// A device that finds no counter of a rule so often ...
+const MISSES: u32 = 4;
+/// ... and for so long has lost the rule.
+const LOST: Duration = Duration::from_secs(2);
 
 impl Counter {
     /// That of a rule, of which some actions are shared ones.
     pub(super) fn of(rule: &FlowRule, shared: &[(usize, SharedId)]) -> Self {
         let own = |at: usize| shared.iter().all(|(index, _)| *index != at);
         let counts = (0..).zip(&rule.actions).any(|(at, action)| *action == Action::Count && own(at));
-        Self { counts, last: Usage::default() }
+        Self { counts, ..Self::default() }
     }
 
     /// What the device says now.
     ///
     /// # Errors
-    /// [`Cause::Invalid`] for a rule that does not count, [`Cause::Again`] while the device has no figures, or the
-    /// driver's words.
+    /// [`Cause::Invalid`] for a rule that does not count, [`Cause::Again`] while the device has no figures,
+    /// [`Cause::Gone`] when it has had no counter for long, or the driver's words.
     pub(super) fn ask(&mut self, port: u16, rule: NonNull<sys::rte_flow>) -> Result<Usage, FlowError> {
         if !self.counts {
             return Err(FlowError::new(
@@ -58,8 +66,26 @@ impl Counter {
                 "the rule has no count action of its own",
             ));
         }
-        self.last = usage_of(port, rule)?;
-        Ok(self.last)
+        self.hear(usage_of(port, rule), Instant::now())
+    }
+
+    /// Takes the driver's answer. Counters come and go a little later than their rules: one that is not found is asked for
+    /// again, at first.
+    fn hear(&mut self, answer: Result<Usage, FlowError>, now: Instant) -> Result<Usage, FlowError> {
+        match answer {
+            Err(error) if error.cause == Cause::Gone => {
+                let (since, misses) = self.missing.unwrap_or((now, 0));
+                let misses = misses.saturating_add(1);
+                self.missing = Some((since, misses));
+                let is_lost = misses >= MISSES && now.saturating_duration_since(since) >= LOST;
+                Err(if is_lost { error } else { FlowError { cause: Cause::Again, ..error } })
+            }
+            answer => {
+                self.missing = None;
+                self.last = answer?;
+                Ok(self.last)
+            }
+        }
     }
 
     /// The best that can be told before the rule goes: what the device says, or what it said last.
@@ -150,4 +176,34 @@ pub(super) fn aged(port: u16) -> Result<Vec<u64>, FlowError> {
     let mut contexts = vec![std::ptr::null_mut(); usize::try_from(ask(&mut [])?).unwrap_or(0)];
     let got = if contexts.is_empty() { 0 } else { ask(&mut contexts)? };
     Ok(contexts.iter().take(usize::try_from(got).unwrap_or(0)).map(|context| context.addr() as u64).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(cause: Cause) -> FlowError {
+        FlowError::new(cause, Where::Handle, "no")
+    }
+
+    #[test]
+    fn a_counter_that_is_missing_for_long_is_gone_with_its_rule() {
+        let (mut counter, began) = (Counter::default(), Instant::now());
+        let mut ask = |answer: Result<Usage, FlowError>, ms: u64| {
+            counter.hear(answer, began + Duration::from_millis(ms)).map_err(|error| error.cause)
+        };
+        let usage = Usage { packets: 7, bytes: 900 };
+        for ms in [0, 500, 1000, 1500, 1999] {
+            assert_eq!(ask(Err(error(Cause::Gone)), ms), Err(Cause::Again), "after {ms} ms");
+        }
+        assert_eq!(ask(Err(error(Cause::Gone)), 2000), Err(Cause::Gone));
+        // It is there again: what was before does not count.
+        for answer in [Ok(usage), Err(error(Cause::Again)), Err(error(Cause::Unsupported))] {
+            assert_eq!(ask(answer.clone(), 2000), answer.map_err(|error| error.cause));
+            for ms in [3000, 4999, 9000] {
+                assert_eq!(ask(Err(error(Cause::Gone)), ms), Err(Cause::Again), "after {ms} ms");
+            }
+        }
+        assert_eq!(counter.last, usage);
+    }
 }

@@ -116,8 +116,9 @@ impl Flows {
     /// What a rule with a count action of its own has seen.
     ///
     /// # Errors
-    /// [`Cause::Gone`] for a rule that is not there, [`Cause::Invalid`] for one that does not count, [`Cause::Again`]
-    /// while the device has no figures, or the driver's words.
+    /// [`Cause::Gone`] for a rule that is not there, or of which the device has found no counter for two seconds;
+    /// [`Cause::Invalid`] for one that does not count, [`Cause::Again`] while the device has no figures, or the driver's
+    /// words.
     pub fn query(&self, rule: RuleId) -> Result<Usage, FlowError> {
         let running = self.running()?;
         let (port, mut held) = (running.id().get(), running.flow());
@@ -281,11 +282,7 @@ fn usage(
 ) -> Result<Usage, FlowError> {
     // SAFETY: integers and bit fields, for which zero is a value: count on, do not reset.
     let mut count: sys::rte_flow_query_count = unsafe { std::mem::zeroed() };
-    error::check(None, |error| query((&raw mut count).cast(), error)).map_err(|error| match error.cause {
-        // The rule is there: what the driver does not find is its counter, which comes and goes a little later.
-        Cause::Gone => FlowError { cause: Cause::Again, ..error },
-        _ => error,
-    })?;
+    error::check(None, |error| query((&raw mut count).cast(), error))?;
     if count.hits_set() == 0 {
         return Err(FlowError::new(Cause::Again, Where::Handle, "the device has counted no packets yet"));
     }
@@ -344,11 +341,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_that_comes_or_goes_is_to_be_asked_again() {
-        for code in [libc::EAGAIN, libc::ENOENT] {
-            assert_eq!(usage(|_, _| -code).unwrap_err().cause, Cause::Again);
+    fn a_counter_is_what_the_driver_says_of_it() {
+        for (code, cause) in
+            [(libc::EAGAIN, Cause::Again), (libc::ENOENT, Cause::Gone), (libc::ENOTSUP, Cause::Unsupported)]
+        {
+            assert_eq!(usage(|_, _| -code).unwrap_err().cause, cause);
         }
-        assert_eq!(usage(|_, _| -libc::ENOTSUP).unwrap_err().cause, Cause::Unsupported);
         // Nothing filled in: no figures yet.
         assert_eq!(usage(|_, _| 0).unwrap_err().cause, Cause::Again);
         let fill = |data: *mut std::ffi::c_void, _| {

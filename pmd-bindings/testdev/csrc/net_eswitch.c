@@ -23,6 +23,7 @@
  *   mute=N            after N operations no other is ever answered
  *   busy=N            one operation in N is not taken (EAGAIN)
  *   fresh=N           the first N queries of a counter answer EAGAIN
+ *   lost=1            queries of counters answer ENOENT
  *   rules-only=1      does not start unless it is isolated and has no receive queue
  *   hash=N            it tells the outer source port that it would write (24.03 and later): 1 a CRC of the inner headers, 2 a
  *                     hash that is not affine in them
@@ -361,6 +362,7 @@ static const struct {
 	ARGUMENT("busy", busy, 0),
 	ARGUMENT("mute", mute, 0),
 	ARGUMENT("fresh", fresh, 0),
+	ARGUMENT("lost", lost, 0),
 	ARGUMENT("rules-only", rules_only, 0),
 	ARGUMENT("hash", hash, 0),
 };

@@ -52,6 +52,8 @@ struct traits {
 	uint32_t mute;
 	/* A counter's first queries answer EAGAIN, so many of them. */
 	uint32_t fresh;
+	/* Counters are found no more (ENOENT). */
+	uint32_t lost;
 	/* It starts for rules alone: isolated, and without a receive queue. */
 	uint32_t rules_only;
 	/* Which hash it tells of. */

@@ -137,6 +137,8 @@ flow_query(struct rte_eth_dev *dev, struct rte_flow *flow, const struct rte_flow
 	else if (!flow->listed || flow->fresh > 0)
 		result = rte_flow_error_set(error, EAGAIN, RTE_FLOW_ERROR_TYPE_HANDLE, NULL,
 			"the counter has not been read yet");
+	else if (eswitch->traits.lost)
+		result = rte_flow_error_set(error, ENOENT, RTE_FLOW_ERROR_TYPE_HANDLE, NULL, "there is no such counter");
 	else
 		result = count_told(data);
 	if (flow->listed && flow->fresh > 0)

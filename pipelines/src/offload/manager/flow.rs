@@ -118,6 +118,8 @@ pub(super) struct OffloadFlow {
     pub meter: RateEstimator,
     /// What its gate has counted since it was opened last.
     pub counter: DeviceCounter,
+    /// When that was last believed, or the flow came into hardware.
+    pub counted_ns: u64,
     /// Since when it has been too cold for hardware.
     pub cold_since_ns: Option<u64>,
     /// When software told of it last.
@@ -132,6 +134,7 @@ impl OffloadFlow {
             pin: None,
             meter,
             counter: DeviceCounter::default(),
+            counted_ns: 0,
             cold_since_ns: None,
             told_ns: now_ns,
         }

@@ -122,6 +122,7 @@ impl Manager {
                 }
                 (InstallState::Opening(installed, _), RuleState::InForce) => {
                     flow.meter = RateEstimator::begin(0, 0, now_ns, flow.meter.rate());
+                    flow.counted_ns = now_ns;
                     flow.cold_since_ns = None;
                     self.counters.installed += 1;
                     InstallState::Hardware(installed)

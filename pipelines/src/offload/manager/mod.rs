@@ -60,6 +60,8 @@ pub struct Manager {
 /// Rules that may be made at once after a quiet time, at least: a chain has no more.
 const BURST: u64 = 64;
 const NANO: u128 = 1_000_000_000;
+/// Refreshes of the device without a figure of a flow, after which it leaves: nobody pays for it meanwhile.
+const SILENT: u64 = 4;
 
 impl Manager {
     /// With no flow in hardware.
@@ -169,28 +171,40 @@ impl Manager {
     /// Counters of flows in hardware.
     fn read_counters<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) {
         let patience = self.policy.refresh_ns;
-        let mut lost: Vec<FlowNumber> = Vec::new();
+        let (mut lost, mut silent) = (Vec::new(), Vec::new());
+        let silence = patience.saturating_mul(SILENT);
         for (number, flow) in self.flows.iter_mut() {
             let InstallState::Hardware(installed) = &flow.state else { continue };
-            let usage = match self.store.query(back_end, installed) {
-                Ok(usage) => usage,
+            let words = match self.store.query(back_end, installed) {
+                Ok(usage) => match flow.counter.read(usage, now_ns, patience) {
+                    Growth::By(Usage { packets, bytes }) => {
+                        flow.counted_ns = now_ns;
+                        flow.meter.rise(packets, bytes, now_ns, patience);
+                        if packets > 0 {
+                            let leaf = installed.facts.leaf;
+                            self.classes.seen(leaf, packets, bytes, installed.facts.tunnel_len);
+                            self.debits.push(Debit { selector: flow.selector, packets, bytes, leaf });
+                        }
+                        continue;
+                    }
+                    growth => {
+                        self.counters.doubt(growth);
+                        "its counter goes back and forth".into()
+                    }
+                },
                 Err(error) if error.cause == Cause::Gone => {
                     lost.push(number);
                     continue;
                 }
-                Err(_) => continue,
+                Err(error) => error.to_string(),
             };
-            let growth = flow.counter.read(usage, now_ns, patience);
-            let Growth::By(Usage { packets, bytes }) = growth else {
-                self.counters.doubt(growth);
-                continue;
-            };
-            flow.meter.rise(packets, bytes, now_ns, patience);
-            if packets > 0 {
-                let leaf = installed.facts.leaf;
-                self.classes.seen(leaf, packets, bytes, installed.facts.tunnel_len);
-                self.debits.push(Debit { selector: flow.selector, packets, bytes, leaf });
+            if now_ns.saturating_sub(flow.counted_ns) > silence {
+                let words = format!("the device does not tell what it did: {words}");
+                silent.push((number, Status::RefusedByDevice(words)));
             }
+        }
+        for (number, words) in silent {
+            self.leave_refused(back_end, [number], &words, now_ns);
         }
         if lost.is_empty() {
             return;

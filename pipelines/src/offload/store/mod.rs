@@ -428,14 +428,19 @@ impl RuleStore {
         lost
     }
 
-    /// Makes rules again that were lost.
+    /// Makes rules again that were lost. Of one whose counter alone the device has lost, the rest goes before.
     ///
     /// # Errors
     /// The back end's, when it does not take one.
     pub fn repair<B: BackEnd>(&mut self, back_end: &mut B) -> Result<(), FlowError> {
-        let Self { rules, waiting, .. } = self;
+        let Self { rules, waiting, leftovers, has_failed, .. } = self;
         for (number, shared) in rules.iter_mut() {
             if !matches!(&shared.state, RuleState::Failed(error) if error.cause == Cause::Gone) {
+                continue;
+            }
+            if let (_, Some(error)) = leftovers.destroy(back_end, shared.id, &shared.rule) {
+                shared.state = RuleState::Failed(error);
+                *has_failed = true;
                 continue;
             }
             shared.id = back_end.create(&shared.rule)?;
