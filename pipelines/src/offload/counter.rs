@@ -10,12 +10,31 @@
 
 use rules::Usage;
 
-/// Bytes a second that no port carries: twice 800 Gbit/s. What its counter says beyond is no traffic.
-const FASTEST: u64 = 2 * 100_000_000_000;
+/// Bytes a second of the fastest port that there is, 800 Gbit/s, for those that do not tell their speed.
+const FASTEST: u64 = 100_000_000_000;
+/// So many times what a port carries in the time is no traffic.
+const MARGIN: u64 = 2;
 /// Bytes that a frame takes on any wire, at least.
 const SHORTEST: u64 = 64;
 /// Readings in a row after which a counter that goes on elsewhere is followed there.
 const AGREED: u32 = 3;
+
+/// What a reading is held against.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// When it was had, in nanoseconds.
+    pub now_ns: u64,
+    /// For how long a device may show the same figure, be it a wrong one; in nanoseconds.
+    pub refresh_ns: u64,
+    /// Bytes a second that the port carries at most.
+    pub port: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { now_ns: 0, refresh_ns: 0, port: FASTEST }
+    }
+}
 
 /// A counter of packets and bytes that a device keeps.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,11 +71,10 @@ pub enum Growth {
 }
 
 impl Reading {
-    /// How much more a later reading is. A device that refreshes its counters every `refresh_ns` may show what that time
-    /// saw at once.
-    fn growth(&self, later: &Self, refresh_ns: u64) -> Growth {
-        let ns = later.at_ns.saturating_sub(self.at_ns).saturating_add(refresh_ns);
-        let most = u128::from(FASTEST) * u128::from(ns) / 1_000_000_000;
+    /// How much more a later reading is. A device may show at once what a refresh has brought.
+    fn growth(&self, later: &Self, pace: Pace) -> Growth {
+        let ns = later.at_ns.saturating_sub(self.at_ns).saturating_add(pace.refresh_ns);
+        let most = u128::from(pace.port.saturating_mul(MARGIN)) * u128::from(ns) / 1_000_000_000;
         let most = u64::try_from(most).unwrap_or(u64::MAX);
         let packets = later.usage.packets.checked_sub(self.usage.packets);
         let bytes = later.usage.bytes.checked_sub(self.usage.bytes);
@@ -77,10 +95,11 @@ impl DeviceCounter {
         Self { believed: Reading { usage: Usage::default(), at_ns: now_ns }, doubted: None }
     }
 
-    /// Takes a reading. `refresh_ns` is for how long a device may show the same figure, be it a wrong one.
-    pub fn read(&mut self, usage: Usage, now_ns: u64, refresh_ns: u64) -> Growth {
+    /// Takes a reading.
+    pub fn read(&mut self, usage: Usage, pace: Pace) -> Growth {
+        let Pace { now_ns, refresh_ns, .. } = pace;
         let reading = Reading { usage, at_ns: now_ns };
-        let growth = self.believed.growth(&reading, refresh_ns);
+        let growth = self.believed.growth(&reading, pace);
         if let Growth::By(more) = growth {
             self.doubted = None;
             self.believed.at_ns = now_ns;
@@ -90,8 +109,7 @@ impl DeviceCounter {
             }
             return growth;
         }
-        let known =
-            self.doubted.filter(|known| matches!(known.last.growth(&reading, refresh_ns), Growth::By(_)));
+        let known = self.doubted.filter(|known| matches!(known.last.growth(&reading, pace), Growth::By(_)));
         let Some(Doubted { first, readings, .. }) = known else {
             self.doubted = Some(Doubted { first: reading, last: reading, readings: 1 });
             return growth;
@@ -103,7 +121,7 @@ impl DeviceCounter {
         }
         // It goes on there. What came before the first of these readings nobody can tell.
         *self = Self { believed: reading, doubted: None };
-        first.growth(&reading, refresh_ns)
+        first.growth(&reading, pace)
     }
 }
 
@@ -118,7 +136,7 @@ mod tests {
         let mut counter = DeviceCounter::begin(0);
         let read = |(tenth, packets): (u64, &u64)| {
             let usage = Usage { packets: *packets, bytes: packets.saturating_mul(100) };
-            counter.read(usage, tenth * TENTH, refresh_ns)
+            counter.read(usage, Pace { now_ns: tenth * TENTH, refresh_ns, ..Pace::default() })
         };
         (1..).zip(counts).map(read).collect()
     }
@@ -159,8 +177,17 @@ mod tests {
     /// A device that refreshes now and then shows in one reading what came since.
     #[test]
     fn a_refresh_is_no_leap() {
-        let a_second = FASTEST / 2 / 100;
+        let a_second = FASTEST / 100;
         assert_eq!(told(10 * TENTH, &[0, a_second]), [by(0), by(a_second)]);
         assert_eq!(told(0, &[0, a_second]), [by(0), Growth::Ahead]);
+    }
+
+    #[test]
+    fn a_port_that_tells_its_speed_is_held_to_it() {
+        let mut counter = DeviceCounter::begin(0);
+        let pace = Pace { now_ns: 10 * TENTH, refresh_ns: 0, port: 1_250_000_000 };
+        let usage = |bytes| Usage { packets: bytes / 1000, bytes };
+        assert_eq!(counter.read(usage(2_501_000_000), pace), Growth::Ahead);
+        assert_eq!(counter.read(usage(2_500_000_000), pace), Growth::By(usage(2_500_000_000)));
     }
 }

@@ -24,7 +24,7 @@ pub use rate::Rate;
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::counter::Growth;
+use super::counter::{Growth, Pace};
 use super::store::{RuleState, RuleStore};
 use super::translate::{FlowSelector, Tables, Translator};
 use crate::qos::Leaf;
@@ -53,6 +53,8 @@ pub struct Manager {
     /// Rules that may be made now, in billionths, and when that was found.
     allowance: u128,
     last_ns: u64,
+    /// Bytes a second that the device's ports carry at most; `None`: that is not known.
+    port: Option<u64>,
     /// With so many rules the device was full, and until when that is believed.
     full: Option<(usize, u64)>,
 }
@@ -80,6 +82,7 @@ impl Manager {
             rates_due: None,
             allowance: 0,
             last_ns: 0,
+            port: None,
             full: None,
         }
     }
@@ -93,6 +96,17 @@ impl Manager {
         if let InstallState::Software { not_before_ns, .. } = &mut flow.state {
             *not_before_ns = 0;
         }
+    }
+
+    /// Says how many bytes a second the device's ports carry at most: what a counter says beyond twice that is no traffic, and
+    /// debits nothing. `None` while that is not known: 800 Gbit/s then.
+    pub fn set_port_speed(&mut self, bytes: Option<u64>) {
+        self.port = bytes;
+    }
+
+    fn pace(&self) -> Pace {
+        let known = Pace { now_ns: self.last_ns, refresh_ns: self.policy.refresh_ns, ..Pace::default() };
+        Pace { port: self.port.unwrap_or(known.port), ..known }
     }
 
     /// Looks at everything once, to be called every 100 ms or so. What hardware did is in the debits that come back.
@@ -112,7 +126,7 @@ impl Manager {
         self.last_ns = now_ns;
         let rate = self.policy.rules_per_second;
         let most = u128::from(rate.max(BURST)) * NANO;
-        self.store.advance(now_ns, self.policy.refresh_ns);
+        self.store.advance(self.pace());
         self.allowance = (self.allowance + u128::from(rate) * ns).min(most);
 
         if self.store.poll(back_end) {
@@ -170,13 +184,13 @@ impl Manager {
 
     /// Counters of flows in hardware.
     fn read_counters<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) {
-        let patience = self.policy.refresh_ns;
+        let (patience, pace) = (self.policy.refresh_ns, self.pace());
         let (mut lost, mut silent) = (Vec::new(), Vec::new());
         let silence = patience.saturating_mul(SILENT);
         for (number, flow) in self.flows.iter_mut() {
             let InstallState::Hardware(installed) = &flow.state else { continue };
             let words = match self.store.query(back_end, installed) {
-                Ok(usage) => match flow.counter.read(usage, now_ns, patience) {
+                Ok(usage) => match flow.counter.read(usage, pace) {
                     Growth::By(Usage { packets, bytes }) => {
                         flow.counted_ns = now_ns;
                         flow.meter.rise(packets, bytes, now_ns, patience);
@@ -324,10 +338,11 @@ impl Manager {
 
     /// The gate of a flow is shut: what it counted last is debited, and software counts on.
     fn settle(&mut self, number: FlowNumber, usage: Usage, was_inside: bool, leaf: Option<Leaf>) {
+        let pace = self.pace();
         let Some(flow) = self.flows.at_mut(number) else { return };
         // A gate that met no packet, or that is gone and cannot tell any more.
         if usage != Usage::default() {
-            match flow.counter.read(usage, self.last_ns, self.policy.refresh_ns) {
+            match flow.counter.read(usage, pace) {
                 Growth::By(Usage { packets: 0, .. }) => {}
                 Growth::By(Usage { packets, bytes }) => {
                     self.debits.push(Debit { selector: flow.selector, packets, bytes, leaf });

@@ -125,7 +125,7 @@ impl Leftovers {
 impl RuleStore {
     /// Asks again for the rules that the back end did not let go: those whose turn it is, or all.
     pub fn ask_again<B: BackEnd>(&mut self, back_end: &mut B, all: bool) {
-        self.leftovers.ask(back_end, self.clock.now_ns, all);
+        self.leftovers.ask(back_end, self.pace.now_ns, all);
     }
 
     /// The rules that the back end does not let go: how many, and its words for one of them.

@@ -1,7 +1,7 @@
 //! Meters that bundles share, and what they turn away.
 
-use super::{Clock, RuleStore, add, inner};
-use crate::offload::counter::{DeviceCounter, Growth};
+use super::{RuleStore, add, inner};
+use crate::offload::counter::{DeviceCounter, Growth, Pace};
 use crate::offload::translate::group;
 use rules::{Action, BackEnd, FlowError, FlowRule, Meter, Usage};
 
@@ -24,8 +24,8 @@ pub(super) struct Away {
 
 impl Away {
     /// What it has seen since it was told of last; nothing while its counter is not believed.
-    pub(super) fn more(&mut self, seen: Usage, clock: Clock) -> Usage {
-        match self.told.read(inner(seen, self.tunnel_len), clock.now_ns, clock.refresh_ns) {
+    pub(super) fn more(&mut self, seen: Usage, pace: Pace) -> Usage {
+        match self.told.read(inner(seen, self.tunnel_len), pace) {
             Growth::By(more) => more,
             Growth::Back | Growth::Ahead | Growth::Doubted => Usage::default(),
         }
@@ -55,7 +55,7 @@ impl RuleStore {
         for (number, away) in &mut self.away {
             let Some(shared) = self.rules.at(*number) else { continue };
             if let Ok(seen) = back_end.query(shared.old.unwrap_or(shared.id)) {
-                all.push((away.meter, away.more(add(shared.before, seen), self.clock)));
+                all.push((away.meter, away.more(add(shared.before, seen), self.pace)));
             }
         }
         all

@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 
-use super::counter::DeviceCounter;
+use super::counter::{DeviceCounter, Pace};
 use super::few::Few;
 use super::hasher::Map;
 use super::slots::Slots;
@@ -66,14 +66,6 @@ struct BundledRules {
     settled: Cell<u64>,
 }
 
-/// The time, as it was told last.
-#[derive(Clone, Copy, Default)]
-struct Clock {
-    now_ns: u64,
-    /// For how long the device may show the same figures.
-    refresh_ns: u64,
-}
-
 /// What software would have counted.
 fn inner(usage: Usage, tunnel_len: usize) -> Usage {
     let headers = usage.packets.saturating_mul(tunnel_len as u64);
@@ -112,7 +104,8 @@ pub struct RuleStore {
     leftovers: Leftovers,
     /// Some rule has failed since the last [poll](Self::poll).
     has_failed: bool,
-    clock: Clock,
+    /// The time, and what counters are held against; as they were told last.
+    pace: Pace,
 }
 
 /// Hash of what a rule is known by; masks are left to the comparison.
@@ -138,9 +131,9 @@ fn add(a: Usage, b: Usage) -> Usage {
 }
 
 impl RuleStore {
-    /// Tells the time, and for how long the device may show the same figures; both in nanoseconds.
-    pub fn advance(&mut self, now_ns: u64, refresh_ns: u64) {
-        self.clock = Clock { now_ns, refresh_ns };
+    /// Tells the time, and what counters are held against.
+    pub(in crate::offload) fn advance(&mut self, pace: Pace) {
+        self.pace = pace;
     }
 
     /// Rules that the back end holds for us, those that it does not let go among them.
@@ -207,7 +200,7 @@ impl RuleStore {
             match self.take(back_end, rule, None) {
                 Ok((number, is_changed)) => {
                     if let Some(meter) = away {
-                        let told = DeviceCounter::begin(self.clock.now_ns);
+                        let told = DeviceCounter::begin(self.pace.now_ns);
                         self.away.entry(number).or_insert(Away { meter, tunnel_len, told });
                     }
                     made.numbers.push(number);
@@ -352,7 +345,7 @@ impl RuleStore {
             leftovers.lead(&shared.rule, to);
         }
         if let Some(mut away) = self.away.remove(&number) {
-            self.last_away.push((away.meter, away.more(seen, self.clock)));
+            self.last_away.push((away.meter, away.more(seen, self.pace)));
         }
         seen
     }

@@ -140,6 +140,12 @@ impl OffloadControl {
                     tracing::warn!(port = started.name(), %error, "flows of this port stay in software");
                     return Ok(());
                 }
+                // All that is debited goes through the uplink that takes the rules, or one like it.
+                if self.proxy() == Some(started.id()) {
+                    let link = started.link().ok().filter(|link| link.up);
+                    let mbps = link.and_then(|link| link.mbps);
+                    self.manager.set_port_speed(mbps.map(|mbps| u64::from(mbps) * 125_000));
+                }
             }
         }
         if self.ports.len() <= at {
