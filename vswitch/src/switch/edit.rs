@@ -186,26 +186,26 @@ impl Switch {
     /// As [`set_location`](Self::set_location), of an owner.
     ///
     /// # Errors
-    /// [`SwitchError`].
+    /// [`SwitchError`]; where a worker does not answer, the location is in force for the others, noted and saved.
     pub fn set_location_of(&mut self, location: &LocationConfig, owner: Owner) -> Result<(), SwitchError> {
         self.topology.set_location(&self.config, location, &self.neighbours)?;
-        self.publish_locations()?;
+        let published = self.publish_locations();
         self.owners.set(("location".to_owned(), location_id(location)), owner);
-        self.save_change(|| Ok(Change::default().and_with(std::slice::from_ref(location))?))
+        published.and(self.save_change(|| Ok(Change::default().and_with(std::slice::from_ref(location))?)))
     }
 
     /// Removes a destination.
     ///
     /// # Errors
-    /// [`SwitchError`].
+    /// [`SwitchError`]; where a worker does not answer, it is gone all the same.
     pub fn remove_location(&mut self, vni: Vni, vip: IpAddr) -> Result<(), SwitchError> {
         let unknown =
             || SwitchError::Unknown { what: "location", name: format!("{vni} {vip}"), list: "show vlt" };
         let location = self.topology.location(vni, vip).cloned().ok_or_else(unknown)?;
         self.topology.remove_location(&self.config, vni, vip, &self.neighbours)?;
-        self.publish_locations()?;
+        let published = self.publish_locations();
         self.owners.set(("location".to_owned(), location_id(&location)), Owner::Api);
-        self.save_change(|| Ok(Change::default().and_without([location])))
+        published.and(self.save_change(|| Ok(Change::default().and_without([location]))))
     }
 
     pub(super) fn publish_locations(&mut self) -> Result<(), SwitchError> {

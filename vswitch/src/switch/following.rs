@@ -51,8 +51,9 @@ impl Switch {
     /// What was refused.
     ///
     /// # Errors
-    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`], or the flood lists do not fit: then the
-    /// locations are in force.
+    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`] or [`SwitchError::Worker`], or the flood
+    /// lists do not fit: then the locations are in force, and it is known whose they are. What a worker did not take is given to it again
+    /// by the next call.
     pub fn follow(&mut self, owner: Owner, heard: Heard) -> Result<Vec<Refused>, SwitchError> {
         let Heard { come, gone, members } = heard;
         let (come, mut refused) = self.own_and_new(owner, come);
@@ -84,17 +85,23 @@ impl Switch {
             }
         }
         let changed = !taken.is_empty() || !gone.is_empty();
-        if changed || *other_lists.as_ref().unwrap_or(&false) {
-            let snapshot = self.topology.commit();
-            self.hand_out(&before, &snapshot)?;
-        }
+        let is_new = changed || *other_lists.as_ref().unwrap_or(&false);
+        let handed_out = match is_new || self.topology.is_unsettled() {
+            true => {
+                let snapshot = self.topology.commit();
+                self.hand_out(&before, &snapshot)
+            }
+            false => Ok(()),
+        };
+        // What came is in force, also where a worker does not answer or the flood lists do not fit: whose it is has to be known then, too.
+        let mut saved = Ok(());
         if changed {
             let id = |location: &LocationConfig| ("location".to_owned(), location_id(location));
             taken.iter().for_each(|location| self.owners.set(id(location), owner));
             ended.iter().for_each(|location| self.owners.set(id(location), Owner::Api));
-            self.save_later(|| Ok(Change::default().and_without(ended).and_with(&taken)?))?;
+            saved = self.save_later(|| Ok(Change::default().and_without(ended).and_with(&taken)?));
         }
-        // What came is in force, and whose it is is known, also where the flood lists did not fit.
+        handed_out.and(saved)?;
         other_lists?;
         Ok(refused)
     }
@@ -135,7 +142,8 @@ impl Switch {
     /// says it again after a start. What was refused, with the reasons.
     ///
     /// # Errors
-    /// [`SwitchError`]; then the switch is as it was.
+    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::Worker`]: then the stations are known, and one worker
+    /// may not have been told.
     pub fn follow_stations(
         &mut self,
         stations: &Stations,
@@ -153,3 +161,6 @@ impl Switch {
         noted.filter_map(|((_, id), _)| location_of(id)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

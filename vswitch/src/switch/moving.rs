@@ -58,7 +58,7 @@ impl Switch {
     /// Moves all locations of a machine behind another VTEP. How many there are.
     ///
     /// # Errors
-    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`] or [`SwitchError::Worker`].
     pub fn move_locations(&mut self, vni: Vni, mac: MacAddr, vtep: IpAddr) -> Result<usize, SwitchError> {
         let of_machine = self.locations_of_machine(vni, mac);
         let moved: Vec<_> = of_machine.map(|location| LocationConfig { vtep, ..location.clone() }).collect();
@@ -67,8 +67,8 @@ impl Switch {
             return Err(SwitchError::Unknown { what: "location", name, list: "show vlt" });
         }
         self.topology.move_locations(&self.config, &moved, &self.neighbours)?;
-        self.publish_locations()?;
-        self.save_change(|| Ok(Change::default().and_with(&moved)?))?;
+        let published = self.publish_locations();
+        published.and(self.save_change(|| Ok(Change::default().and_with(&moved)?)))?;
         Ok(moved.len())
     }
 }
