@@ -78,6 +78,13 @@ impl Etcd {
         process.wait(START);
     }
 
+    /// A member that does not run has nothing any more.
+    #[track_caller]
+    pub fn empty(&mut self, member: usize) {
+        assert!(self.members[member].is_none(), "the member runs");
+        std::fs::remove_dir_all(self.dir.path().join(format!("m{member}"))).expect("its folder");
+    }
+
     /// A member is started, on what it had.
     #[track_caller]
     pub fn revive(&mut self, member: usize) {

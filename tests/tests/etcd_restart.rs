@@ -1,9 +1,10 @@
-//! What hosts of a cluster keep of each other over a restart without etcd, and groups that go while stations of other hosts are in them.
+//! What hosts of a cluster keep of each other over a restart without etcd, who has an address after etcd was emptied, and groups that go
+//! while stations of other hosts are in them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use std::time::Duration;
 
-use tests::etcd::{Etcd, Fabric, Host, control, faults, place, wait_for_place};
+use tests::etcd::{Etcd, Fabric, GRACE, Host, LEASE, control, faults, place, wait_for_place};
 use tests::lab::vpc;
 use tests::steady::Ping;
 use tests::{Daemon, Workdir, wait_for};
@@ -88,4 +89,65 @@ fn etcd_hosts_without_addresses_are_known_after_a_restart_without_etcd() {
     become_known(&daemon, 108, false);
     assert!(known(&daemon, 109));
     daemon.end();
+}
+
+/// A machine goes from the first host to the second while the first is down, and etcd is emptied before that, or after it. The first comes back
+/// with what it had.
+fn come_back_after_etcd_was_emptied(while_away: bool) {
+    let (fabric, mut etcd) = (Fabric::new(), Etcd::start());
+    // Generations of what is lost are above all those that come after it.
+    for number in 0..200 {
+        etcd.ctl(&["put", "/other", &number.to_string()]);
+    }
+    let hosts: Vec<Host> = (1..4).map(|number| Host::new(&fabric, &etcd, number)).collect();
+    let red: Vec<_> = hosts.iter().map(|host| host.container("red", 1, host.number as u8)).collect();
+    let moved = hosts[1].container("red", 1, 1);
+    let network = vpc("red", RED, &["10.0.0.0/16"], "");
+    let mut daemons: Vec<Daemon> = hosts
+        .iter()
+        .zip(&red)
+        .map(|(host, container)| host.start(&etcd, &[network.clone(), container.vnic("")].concat()))
+        .collect();
+    let patience = SOON + GRACE + Duration::from_secs(LEASE);
+    let lose_all = |etcd: &mut Etcd, names: &[String]| {
+        etcd.kill(0);
+        etcd.empty(0);
+        etcd.revive(0);
+        etcd.wait_until_healthy();
+        wait_for("hosts to publish again", patience, || {
+            let keys = etcd.ctl(&["get", "--keys-only", "--prefix", &format!("/vswitch/v1/vni/{RED}/")]);
+            names.iter().all(|name| keys.contains(name)).then_some(())
+        });
+        assert!(etcd.revision() < 200);
+    };
+    wait_for_place(&daemons[2], RED, &moved.address, Some("vtep 172.16.0.1"), SOON);
+    if !while_away {
+        lose_all(&mut etcd, &[format!("/h1/{}", red[0].name)]);
+    }
+    daemons[0].process().signal("KILL");
+    daemons[0].process().wait(SOON);
+    wait_for_place(&daemons[1], RED, &moved.address, None, patience);
+    daemons[1].ctl(&moved.add());
+    wait_for_place(&daemons[2], RED, &moved.address, Some("vtep 172.16.0.2"), patience);
+    if while_away {
+        lose_all(&mut etcd, &[format!("/h2/{}", moved.name), format!("/h3/{}", red[2].name)]);
+    }
+    daemons[0].restart(&hosts[0].netns);
+    wait_for("both claims to be known", patience, || {
+        (faults(&daemons[2], "claimed-twice").len() == 1).then_some(())
+    });
+    assert_eq!(place(&daemons[2], RED, &moved.address).as_deref(), Some("vtep 172.16.0.2"));
+    for daemon in daemons {
+        daemon.end();
+    }
+}
+
+#[test]
+fn etcd_that_was_emptied_lets_the_later_claim_have_an_address() {
+    come_back_after_etcd_was_emptied(false);
+}
+
+#[test]
+fn etcd_that_was_emptied_meanwhile_gives_a_host_that_was_away_nothing_back() {
+    come_back_after_etcd_was_emptied(true);
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use wire::Vni;
 
-use super::keys::Published;
+use super::keys::{FIRST, Published};
 use crate::config::Name;
 use crate::state::files::{read_text, write_whole};
 
@@ -67,6 +67,31 @@ impl Generations {
         }
     }
 
+    /// etcd is at a revision. What was claimed later was claimed in what it has lost since, for it was restored or emptied. That is claimed
+    /// anew; but a host that `was_away` meanwhile takes nothing away from one that has got the address since: its claims are the first of
+    /// all.
+    pub fn lose_after(&mut self, newest: i64, was_away: bool) {
+        let newest = newest.unsigned_abs();
+        let is_lost = |claimed: &Claimed| claimed.generation > newest;
+        let lost = self.known.values().filter(|claimed| is_lost(claimed)).count();
+        if lost == 0 {
+            return;
+        }
+        tracing::warn!(
+            lost,
+            newest,
+            "etcd has lost what this host published: it was restored or emptied; its vNICs are claimed anew"
+        );
+        self.unsaved = true;
+        match was_away {
+            true => {
+                let lost = self.known.values_mut().filter(|claimed| is_lost(claimed));
+                lost.for_each(|claimed| claimed.generation = FIRST);
+            }
+            false => self.known.retain(|_, claimed| !is_lost(claimed)),
+        }
+    }
+
     /// A vNIC is there no more: the next one of its name claims anew.
     pub fn forget(&mut self, vni: Vni, vnic: &Name) {
         self.unsaved |= self.known.remove(&key(vni, vnic)).is_some();
@@ -95,6 +120,32 @@ mod tests {
     use wire::MacAddr;
 
     use super::*;
+
+    #[test]
+    fn etcd_claims_that_etcd_has_lost_are_made_anew_or_take_nothing_away() {
+        let vni = Vni::new(5).unwrap();
+        let name = |name: &str| Name::new(name).unwrap();
+        let said = Published {
+            mac: MacAddr([2, 0, 0, 0, 0, 1]),
+            vips: vec!["10.0.0.1".parse().unwrap()],
+            groups: Vec::new(),
+            generation: 0,
+        };
+        for (was_away, wanted) in [(false, [90, 0, 0]), (true, [90, FIRST, FIRST])] {
+            let mut generations = Generations::read(Path::new("/nonexistent/generations"));
+            for (vnic, generation) in [("old", 90), ("later", 91), ("ever", u64::MAX)] {
+                generations.set(vni, &name(vnic), &said, generation);
+            }
+            generations.unsaved = false;
+            generations.lose_after(i64::MAX, was_away);
+            generations.lose_after(90, was_away);
+            let now = ["old", "later", "ever"].map(|vnic| generations.of(vni, &name(vnic), &said));
+            assert_eq!((now, generations.unsaved), (wanted, true));
+            generations.unsaved = false;
+            generations.lose_after(90, was_away);
+            assert!(!generations.unsaved, "once");
+        }
+    }
 
     #[test]
     fn etcd_a_claim_keeps_its_generation_over_a_restart_until_it_claims_more() {

@@ -44,6 +44,9 @@ pub struct Published {
     pub generation: u64,
 }
 
+/// The generation of a claim that is older than all others.
+pub const FIRST: u64 = 1;
+
 impl Keys {
     /// The keys under `prefix`, which ends with a slash.
     pub fn new(prefix: &str) -> Self {
@@ -176,6 +179,17 @@ pub fn vnic(value: &[u8]) -> Result<Published, String> {
 }
 
 impl Published {
+    /// As all hosts take a value that was put at a revision: one without a generation, or with one that etcd had not come to then, is of that
+    /// revision. That depends on nothing but the key as it is in etcd, so that whoever reads it, whenever that is, takes it alike.
+    pub fn put_at(self, revision: i64) -> Self {
+        let revision = revision.unsigned_abs();
+        let generation = match self.generation {
+            0 => revision,
+            generation => generation.min(revision),
+        };
+        Self { generation, ..self }
+    }
+
     /// As a value.
     pub fn value(&self) -> Vec<u8> {
         let record = v1::VnicRecord {
@@ -261,6 +275,15 @@ mod tests {
         }
         assert!(member(&v1::MemberRecord { vteps: vec![] }.encode_to_vec()).is_err());
         assert!(member(&v1::MemberRecord { vteps: vec!["224.0.0.1".into()] }.encode_to_vec()).is_err());
+    }
+
+    #[test]
+    fn etcd_no_generation_is_later_than_the_revision_that_it_was_put_at() {
+        let of = |generation, revision| Published { generation, ..published() }.put_at(revision).generation;
+        assert_eq!((of(0, 90), of(7, 90), of(90, 90), of(FIRST, 90)), (90, 7, 90, FIRST));
+        assert_eq!((of(5_000_000, 90), of(u64::MAX, 90)), (90, 90), "of what etcd has lost, or made up");
+        // It is as late as its last put and no later.
+        assert!(of(u64::MAX, 90) < of(0, 91));
     }
 
     proptest! {

@@ -129,10 +129,8 @@ impl Mine {
         let puts =
             come.iter().map(|((vni, name), said)| (keys.vnic(*vni, own, name), said.value())).collect();
         let revisions = store.change(puts, Vec::new(), lease).await?;
-        for (((vni, name), mut said), revision) in come.into_iter().zip(revisions) {
-            if said.generation == 0 {
-                said.generation = revision.unsigned_abs();
-            }
+        for (((vni, name), said), revision) in come.into_iter().zip(revisions) {
+            let said = said.put_at(revision);
             generations.set(vni, &name, &said, said.generation);
             self.has_vnic(vni, name, said, revision, true);
         }

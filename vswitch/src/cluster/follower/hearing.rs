@@ -17,6 +17,7 @@ impl Follower {
     /// Reads everything, as it was at one revision, which is returned.
     pub(super) async fn load(&mut self, store: &Store, lease: i64) -> Result<i64, Failure> {
         let (hosts, at) = store.load(&self.keys.hosts(), 0).await?;
+        self.generations.lose_after(at, !self.adopted);
         self.mine.forget_host();
         self.hear_hosts(&hosts, lease);
         let (objects, _) = store.load(&self.keys.objects(), at).await?;
@@ -132,11 +133,7 @@ impl Follower {
                 Subject::Member { vni, host } => (vni, Change::Member(host, Some(keys::member(value)?))),
                 Subject::Vnic { vni, host, vnic } if gone => (vni, Change::Vnic(host, vnic, None)),
                 Subject::Vnic { vni, host, vnic } => {
-                    let mut said = keys::vnic(value)?;
-                    if said.generation == 0 {
-                        said.generation = pair.mod_revision().unsigned_abs();
-                    }
-                    (vni, Change::Vnic(host, vnic, Some(said)))
+                    (vni, Change::Vnic(host, vnic, Some(keys::vnic(value)?.put_at(pair.mod_revision()))))
                 }
                 Subject::Host(_) | Subject::Object(_) => return Err("it is of no network".into()),
             })
