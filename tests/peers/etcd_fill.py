@@ -1,6 +1,7 @@
 """Hosts of a cluster that are not there: writes what they would publish into etcd, by its JSON gateway.
 
   etcd_fill.py ENDPOINT fill VNI HOSTS VNICS        HOSTS hosts with VNICS vNICs each
+  etcd_fill.py ENDPOINT bloat VNI HOSTS BYTES       so many bytes that say nothing in the place of each of HOSTS hosts
   etcd_fill.py ENDPOINT churn VNI HOSTS RATE TIME   RATE changes a second for TIME seconds: vNICs of these hosts come and go
 
 The hosts are called s0, s1 ... at VTEPs 172.16.<1..>.<..>; vNIC n of host h has the address 10.(h * VNICS + n).
@@ -69,6 +70,10 @@ def main():
                 etcd.put(f"{root}s{host}/v{number}", vnic(host * count + number))
             etcd.put(f"{root}s{host}", member(host))
         etcd.send()
+        return
+    if what == "bloat":
+        for host in range(hosts):
+            etcd.put(f"{root}b{host}", bytes(int(sys.argv[5])), at_once=True)
         return
     rate, duration = int(sys.argv[5]), float(sys.argv[6])
     began, done = time.monotonic(), 0

@@ -1,5 +1,5 @@
-//! What hosts of a cluster keep of each other over a restart without etcd, who has an address after etcd was emptied, and groups that go
-//! while stations of other hosts are in them.
+//! What hosts of a cluster keep of each other over a restart without etcd, who has an address after etcd was emptied, what of an etcd that is
+//! full of garbage they take in, and groups that go while stations of other hosts are in them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use std::time::Duration;
@@ -150,4 +150,40 @@ fn etcd_that_was_emptied_lets_the_later_claim_have_an_address() {
 #[test]
 fn etcd_that_was_emptied_meanwhile_gives_a_host_that_was_away_nothing_back() {
     come_back_after_etcd_was_emptied(true);
+}
+
+#[test]
+fn etcd_values_that_are_too_long_are_told_and_all_others_are_followed() {
+    let (fabric, mut etcd) = (Fabric::new(), Etcd::start());
+    let hosts: Vec<Host> = (1..3).map(|number| Host::new(&fabric, &etcd, number)).collect();
+    let red: Vec<_> = hosts.iter().map(|host| host.container("red", 1, host.number as u8)).collect();
+    let network = vpc("red", RED, &["10.0.0.0/16"], "");
+    let start = |at: usize| hosts[at].start(&etcd, &[network.clone(), red[at].vnic("")].concat());
+    let first = start(0);
+    // More than any message may have, in values of the most that etcd takes.
+    let helper = tests::script::path("etcd_fill.py").display().to_string();
+    let words =
+        [tests::script::PYTHON, &helper, &etcd.endpoint(0), "bloat", &RED.to_string(), "50", "1450000"];
+    etcd.netns.run(&words);
+    // They are read by one that comes later, and by one that comes back.
+    let second = start(1);
+    wait_for_place(&second, RED, &red[0].address, Some("vtep 172.16.0.1"), SOON);
+    etcd.kill(0);
+    wait_for("etcd to be missed", SOON, || control(&first)["endpoint"].is_null().then_some(()));
+    etcd.revive(0);
+    etcd.wait_until_healthy();
+    let more = hosts[1].container("red", 2, 2);
+    second.ctl(&more.add());
+    wait_for_place(&first, RED, &more.address, Some("vtep 172.16.0.2"), 2 * SOON);
+    for daemon in [&first, &second] {
+        assert_eq!(control(daemon)["resyncs"], 0);
+        wait_for("all of them to be told", SOON, || (faults(daemon, "unreadable").len() == 50).then_some(()));
+        let told = faults(daemon, "unreadable");
+        assert!(told.iter().all(|(_, text)| text.contains("none has more than 4096")), "{:?}", told[0]);
+    }
+    etcd.ctl(&["del", "--prefix", &format!("/vswitch/v1/vni/{RED}/b")]);
+    for daemon in [first, second] {
+        wait_for("them to be gone", SOON, || faults(&daemon, "unreadable").is_empty().then_some(()));
+        daemon.end();
+    }
 }

@@ -117,6 +117,22 @@ impl Keys {
     }
 }
 
+/// A key as it is told: whoever wrote it may have made it as long as he liked.
+pub fn shown(key: &[u8]) -> String {
+    match key.get(..LONGEST_SHOWN) {
+        Some(start) if key.len() > LONGEST_SHOWN => format!("{}...", String::from_utf8_lossy(start)),
+        _ => String::from_utf8_lossy(key).into_owned(),
+    }
+}
+
+/// A value that is no longer than any honest one: a longer one is not even looked at.
+fn no_longer_than(longest: usize, value: &[u8]) -> Result<&[u8], String> {
+    match value.len() <= longest {
+        true => Ok(value),
+        false => Err(format!("its value has {} bytes, and none has more than {longest}", value.len())),
+    }
+}
+
 /// The VTEPs of a host or member.
 ///
 /// # Errors
@@ -137,6 +153,7 @@ pub fn vteps(texts: &[String]) -> Result<Arc<[IpAddr]>, String> {
 /// # Errors
 /// A value that is none, in words.
 pub fn member(value: &[u8]) -> Result<Arc<[IpAddr]>, String> {
+    let value = no_longer_than(LONGEST_OF_HOST, value)?;
     vteps(&v1::MemberRecord::decode(value).map_err(|error| error.to_string())?.vteps)
 }
 
@@ -145,6 +162,7 @@ pub fn member(value: &[u8]) -> Result<Arc<[IpAddr]>, String> {
 /// # Errors
 /// A value that is none, in words.
 pub fn host(value: &[u8]) -> Result<v1::HostRecord, String> {
+    let value = no_longer_than(LONGEST_OF_HOST, value)?;
     let record = v1::HostRecord::decode(value).map_err(|error| error.to_string())?;
     vteps(&record.vteps)?;
     if record.version.len() > 64 {
@@ -158,6 +176,7 @@ pub fn host(value: &[u8]) -> Result<v1::HostRecord, String> {
 /// # Errors
 /// A value that is none, in words.
 pub fn vnic(value: &[u8]) -> Result<Published, String> {
+    let value = no_longer_than(LONGEST_OF_VNIC, value)?;
     let record = v1::VnicRecord::decode(value).map_err(|error| error.to_string())?;
     let mac = record.mac.parse::<MacAddr>().ok().filter(|mac| mac.is_station());
     let mac = mac.ok_or_else(|| format!("{:?} is not the MAC address of one station", record.mac))?;
@@ -208,6 +227,12 @@ const MOST_VTEPS: usize = 16;
 const MOST_VIPS: usize = 1024;
 /// Groups of a vNIC.
 const MOST_GROUPS: usize = 256;
+/// Bytes of the values of a host and of a member, which all their VTEPs fit into, with room for fields to come.
+const LONGEST_OF_HOST: usize = 4 << 10;
+/// Bytes of the value of a vNIC, which all its addresses and groups fit into.
+const LONGEST_OF_VNIC: usize = 64 << 10;
+/// Bytes of a key that are told.
+const LONGEST_SHOWN: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -273,6 +298,29 @@ mod tests {
         ] {
             assert!(vnic(&bad.encode_to_vec()).is_err(), "{bad:?}");
         }
+        let longest = Published {
+            vips: (0..MOST_VIPS as u128)
+                .map(|n| std::net::Ipv6Addr::from((0xfdff_u128 << 112) + (u128::MAX >> 16) - n).into())
+                .collect(),
+            groups: (0..MOST_GROUPS).map(|n| Name::new(&format!("{n:063}")).unwrap()).collect(),
+            generation: u64::MAX,
+            ..published()
+        };
+        assert_eq!(vnic(&longest.value()).map(|said| said.vips.len()), Ok(MOST_VIPS));
+        let room = |value: Vec<u8>, longest: usize| [value, vec![0xfa; longest]].concat();
+        assert!(
+            vnic(&room(published().value(), LONGEST_OF_VNIC))
+                .unwrap_err()
+                .contains("none has more than 65536")
+        );
+        let vteps = vec!["fdff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".to_owned(); MOST_VTEPS];
+        let of_host =
+            v1::HostRecord { vteps: vteps.clone(), instance: u64::MAX, version: "9".repeat(64), mtu: 9000 };
+        assert!(host(&of_host.encode_to_vec()).is_ok());
+        assert!(host(&room(of_host.encode_to_vec(), LONGEST_OF_HOST)).unwrap_err().contains("4096"));
+        let of_member = v1::MemberRecord { vteps }.encode_to_vec();
+        assert!(member(&of_member).is_ok() && member(&room(of_member, LONGEST_OF_HOST)).is_err());
+        assert_eq!((shown(b"/a").as_str(), shown(&[b'a'; 1 << 20]).len()), ("/a", LONGEST_SHOWN + 3));
         assert!(member(&v1::MemberRecord { vteps: vec![] }.encode_to_vec()).is_err());
         assert!(member(&v1::MemberRecord { vteps: vec!["224.0.0.1".into()] }.encode_to_vec()).is_err());
     }

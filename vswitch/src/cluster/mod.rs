@@ -4,8 +4,8 @@
 //! said last holds. [`ETCD.md`](../../ETCD.md) says what the keys and values are and what is decided by them.
 //!
 //! `keys` reads and writes keys and values, `book` is what the hosts say and what follows from it, `publish` and `publishing` are what
-//! this host says, `members` is who took part before a restart, `objects` is what the config gets from there, `store` is etcd; `follower`
-//! brings them together, and `apply` is what control does for it.
+//! this host says, `members` is who took part before a restart, `objects` is what the config gets from there, `store` is etcd, and `pages`
+//! how much of it is read at once; `follower` brings them together, and `apply` is what control does for it.
 
 mod apply;
 pub mod book;
@@ -14,6 +14,7 @@ mod generations;
 pub mod keys;
 mod members;
 mod objects;
+mod pages;
 mod publish;
 mod publishing;
 pub mod status;

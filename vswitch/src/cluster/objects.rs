@@ -7,6 +7,9 @@ use vswitch_api::v1::{self, Kind};
 
 use crate::api::{Followed, read_object, shared_object};
 
+/// Bytes of a value.
+const LONGEST: usize = 256 << 10;
+
 /// An object as a key says it.
 #[derive(Clone, Debug, PartialEq)]
 struct Said {
@@ -32,15 +35,20 @@ pub struct Objects {
 impl Objects {
     /// A key has a value, or none any more.
     pub fn hear(&mut self, key: &str, value: Option<&[u8]>) {
+        self.take(key, value.map(read));
+    }
+
+    /// A key has a value that was not read.
+    pub fn unreadable(&mut self, key: &str, why: &str) {
+        self.take(key, Some(Err(why.to_owned())));
+    }
+
+    fn take(&mut self, key: &str, value: Option<Result<Said, String>>) {
         self.news = true;
         self.faults.remove(key);
-        let said = value.and_then(|value| match read(value) {
-            Ok(said) => Some(said),
-            Err(error) => {
-                let text = format!("{error}; it is as if the key were not there");
-                self.faults.insert(key.to_owned(), text);
-                None
-            }
+        let said = value.and_then(|said| {
+            let told = |error| format!("{error}; it is as if the key were not there");
+            said.map_err(|error| self.faults.insert(key.to_owned(), told(error))).ok()
         });
         let before = match said.clone() {
             Some(said) => self.said.insert(key.to_owned(), said),
@@ -55,14 +63,10 @@ impl Objects {
         }
     }
 
-    /// These are all keys there are.
-    pub fn hear_all<'k>(&mut self, all: impl Iterator<Item = (&'k str, &'k [u8])>) {
-        let mut gone: BTreeSet<String> = self.said.keys().chain(self.faults.keys()).cloned().collect();
-        for (key, value) in all {
-            gone.remove(key);
-            self.hear(key, Some(value));
-        }
-        gone.iter().for_each(|key| self.hear(key, None));
+    /// There are no other keys than these.
+    pub fn keep_only(&mut self, there: &BTreeSet<String>) {
+        let known: BTreeSet<String> = self.said.keys().chain(self.faults.keys()).cloned().collect();
+        known.difference(there).for_each(|key| self.hear(key, None));
     }
 
     /// The switch has an object that came from here once.
@@ -139,6 +143,9 @@ impl Objects {
 }
 
 fn read(value: &[u8]) -> Result<Said, String> {
+    if value.len() > LONGEST {
+        return Err(format!("its value has {} bytes, and no object has more than {LONGEST}", value.len()));
+    }
     let object = read_object(value)?;
     let (kind, id) = shared_object(&object)?;
     Ok(Said { kind, id, object })
@@ -169,7 +176,7 @@ mod tests {
         objects.try_again();
         assert_eq!((objects.due().len(), objects.faults().len()), (1, 1));
         objects.done("k/1");
-        objects.hear_all(std::iter::empty());
+        objects.keep_only(&BTreeSet::new());
         assert_eq!(objects.due(), [("KIND_VPC red".into(), Followed::Gone(Kind::Vpc, "red".into()))]);
         assert_eq!((objects.count(), objects.faults().len()), (0, 0));
     }
@@ -196,6 +203,10 @@ mod tests {
             ("field", br#"{"vpc": {"name": "red", "vny": 100}}"#),
             ("bytes", &[0xff, 0, 1, 2]),
             ("empty", b""),
+            (
+                "long",
+                &[b"{\"vpc\": {\"name\": \"red\", \"vni\": 7}}", vec![b' '; LONGEST].as_slice()].concat(),
+            ),
             ("value", br#"{"vpc": {"name": "red", "vni": 100000000}}"#),
         ] {
             objects.hear(key, Some(value));

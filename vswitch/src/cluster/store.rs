@@ -11,6 +11,7 @@ use etcd_client::{
     PutOptions, TlsOptions, Txn, TxnOp, WatchOptions, WatchRequestSender, WatchResponseStream,
 };
 
+use super::pages::Pages;
 use crate::config::EtcdConfig;
 
 /// The longest time that a call may take.
@@ -19,11 +20,11 @@ const DEADLINE: Duration = Duration::from_secs(3);
 const CONNECT: Duration = Duration::from_secs(2);
 /// A member that does not answer pings of HTTP/2 is gone.
 const PING: Duration = Duration::from_secs(2);
-/// Keys of one answer.
-const PAGE: i64 = 4096;
 /// Operations of one transaction; etcd takes 128 unless it is told otherwise.
 const OPERATIONS: usize = 100;
-/// The longest message of a watch, or of an answer.
+/// The longest answer, in bytes: one that is to come within the deadline.
+const ANSWER: usize = 16 << 20;
+/// The longest message of a watch, in bytes.
 const MESSAGE: usize = 64 << 20;
 
 /// Why etcd did not do it.
@@ -31,7 +32,7 @@ const MESSAGE: usize = 64 << 20;
 pub enum StoreError {
     /// It, or the way to it, said so.
     #[error("{0}")]
-    Etcd(#[from] etcd_client::Error),
+    Etcd(etcd_client::Error),
     /// It did not answer.
     #[error("it does not answer within {} s", .0.as_secs())]
     Silent(Duration),
@@ -46,9 +47,22 @@ pub enum StoreError {
     /// What was watched is no more to be had.
     #[error("etcd has compacted changes that had not been read; everything is read anew")]
     Compacted,
+    /// A message that is longer than what this host takes.
+    #[error(
+        "etcd has more to say at once than this host takes ({0}); everything is read anew, in smaller pieces"
+    )]
+    TooLong(String),
     /// A stream ended.
     #[error("etcd has ended the connection")]
     Ended,
+}
+
+/// A key that was read.
+pub enum Entry {
+    /// With its value.
+    Pair(KeyValue),
+    /// Its value is longer than any answer.
+    TooLong(Vec<u8>),
 }
 
 /// A member of etcd.
@@ -83,28 +97,39 @@ impl Store {
         Ok(Self { client })
     }
 
-    /// All keys under a prefix that ends with a slash, as they were at one revision: `at`, or the newest where it is 0. The revision.
+    /// All keys under a prefix that ends with a slash, as they were at one revision: `at`, or the newest where it is 0. `hear` is given one
+    /// after the other, so that no more than a page of them is held here. The revision.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub async fn load(&self, prefix: &str, at: i64) -> Result<(Vec<KeyValue>, i64), StoreError> {
-        let mut client = self.client.kv_client().max_decoding_message_size(MESSAGE);
+    /// [`StoreError`]; some may have been heard.
+    pub async fn load(&self, prefix: &str, at: i64, mut hear: impl FnMut(Entry)) -> Result<i64, StoreError> {
+        let mut client = self.client.kv_client().max_decoding_message_size(ANSWER);
         let end = format!("{}0", prefix.trim_end_matches('/'));
-        let (mut from, mut at, mut all) = (prefix.as_bytes().to_vec(), at, Vec::new());
-        loop {
-            let options = GetOptions::new().with_range(end.as_bytes()).with_limit(PAGE).with_revision(at);
-            let mut answer = within(client.get(from, Some(options))).await.map_err(or_compacted)?;
-            if at == 0 {
-                at = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
-            }
-            let more = answer.more();
-            all.extend(answer.take_kvs());
-            match all.last().filter(|_| more) {
-                None => return Ok((all, at)),
-                // The next key there can be.
-                Some(last) => from = [last.key(), &[0]].concat(),
+        let (mut at, mut pages) = (at, Pages::under(prefix));
+        while let Some((from, most)) = pages.next() {
+            let options =
+                |most| GetOptions::new().with_range(end.as_bytes()).with_limit(most).with_revision(at);
+            match within(client.get(from.as_slice(), Some(options(most)))).await {
+                Ok(mut answer) => {
+                    if at == 0 {
+                        at = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
+                    }
+                    let more = answer.more();
+                    let pairs = answer.take_kvs();
+                    pages.came(pairs.last().map(KeyValue::key), more);
+                    pairs.into_iter().for_each(|pair| hear(Entry::Pair(pair)));
+                }
+                Err(StoreError::TooLong(_)) if pages.halve() => {}
+                Err(StoreError::TooLong(_)) => {
+                    let answer = within(client.get(from, Some(options(1).with_keys_only()))).await?;
+                    let key = answer.kvs().first().map(|pair| pair.key().to_vec());
+                    pages.skip(key.as_deref());
+                    key.into_iter().for_each(|key| hear(Entry::TooLong(key)));
+                }
+                Err(error) => return Err(error),
             }
         }
+        Ok(at)
     }
 
     /// Puts values under a lease, and takes keys out, a number of them at one revision each. That of each value that was put, in order.
@@ -199,15 +224,18 @@ async fn within<T>(call: impl Future<Output = Result<T, etcd_client::Error>>) ->
     }
 }
 
-/// A revision that is no more to be had is one that everything is read anew for.
-fn or_compacted(error: StoreError) -> StoreError {
-    match &error {
-        StoreError::Etcd(etcd_client::Error::GRpcStatus(status))
-            if status.code() == tonic::Code::OutOfRange =>
-        {
-            StoreError::Compacted
+impl From<etcd_client::Error> for StoreError {
+    fn from(error: etcd_client::Error) -> Self {
+        let etcd_client::Error::GRpcStatus(status) = &error else { return Self::Etcd(error) };
+        // One code has several meanings: etcd gives it for revisions that are no more to be had or not yet, and this side's own gRPC for
+        // messages that are too long.
+        match (status.code(), status.message()) {
+            (tonic::Code::OutOfRange, text) if text.contains("has been compacted") => Self::Compacted,
+            (tonic::Code::OutOfRange, text) if text.contains("message length too large") => {
+                Self::TooLong(text.to_owned())
+            }
+            _ => Self::Etcd(error),
         }
-        _ => error,
     }
 }
 
@@ -215,4 +243,38 @@ fn read(path: &std::path::Path) -> Result<Vec<u8>, StoreError> {
     std::fs::read(path).map_err(|error| {
         StoreError::File(format!("{}: {error}; check the file that [control] etcd names", path.display()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::codec::{DecodeBuf, Decoder, Streaming};
+    use tonic::{Code, Status};
+
+    use super::*;
+
+    struct Nothing;
+
+    impl Decoder for Nothing {
+        type Item = ();
+        type Error = Status;
+
+        fn decode(&mut self, _: &mut DecodeBuf<'_>) -> Result<Option<()>, Status> {
+            Ok(Some(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn etcd_answers_that_are_too_long_are_told_from_compaction() {
+        // Of 100 bytes, where 10 are taken: as the gRPC that is built in says it.
+        let mut answer = Streaming::new_request(Nothing, "\0\0\0\0d".to_owned(), None, Some(10));
+        let too_long = answer.message().await.unwrap_err();
+        assert_eq!(too_long.code(), Code::OutOfRange);
+        let read = |status| StoreError::from(etcd_client::Error::GRpcStatus(status));
+        assert!(matches!(read(too_long), StoreError::TooLong(_)));
+        let of_etcd =
+            |text: &str| read(Status::out_of_range(format!("etcdserver: mvcc: required revision {text}")));
+        assert!(matches!(of_etcd("has been compacted"), StoreError::Compacted));
+        assert!(matches!(of_etcd("is a future revision"), StoreError::Etcd(_)));
+        assert!(matches!(read(Status::unavailable("has been compacted")), StoreError::Etcd(_)));
+    }
 }

@@ -1,5 +1,6 @@
 //! What etcd says: read as a whole, and then as it changes.
 
+use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
 
 use etcd_client::{
@@ -9,23 +10,22 @@ use wire::Vni;
 
 use super::{Failure, Follower, Target};
 use crate::cluster::book::Change;
-use crate::cluster::keys::{self, Subject};
+use crate::cluster::keys::{self, Subject, shown};
 use crate::cluster::publishing::Own;
-use crate::cluster::store::{Store, StoreError, watching};
+use crate::cluster::store::{Entry, Store, StoreError, watching};
+use crate::config::Name;
+
+/// What is wrong with a key whose value no answer has room for.
+const TOO_LONG: &str = "its value is longer than what this host reads at once";
 
 impl Follower {
     /// Reads everything, as it was at one revision, which is returned.
     pub(super) async fn load(&mut self, store: &Store, lease: i64) -> Result<i64, Failure> {
-        let (hosts, at) = store.load(&self.keys.hosts(), 0).await?;
+        // What cannot be read is told again.
+        self.shared.lock().faults.retain(|(kind, _), _| *kind != "unreadable");
+        let at = self.load_hosts(store, lease).await?;
         self.generations.lose_after(at, !self.adopted);
-        self.mine.forget_host();
-        self.hear_hosts(&hosts, lease);
-        let (objects, _) = store.load(&self.keys.objects(), at).await?;
-        let root = self.keys.objects();
-        let named = |pair: &'_ KeyValue| String::from_utf8_lossy(pair.key()).into_owned();
-        let all: Vec<(String, &[u8])> = objects.iter().map(|pair| (named(pair), pair.value())).collect();
-        self.objects
-            .hear_all(all.iter().map(|(key, value)| (key.strip_prefix(&root).unwrap_or(key), *value)));
+        self.load_objects(store, at).await?;
         let followed: Vec<Vni> =
             self.book.networks().filter(|vni| !self.wanted.networks.contains(vni)).collect();
         followed.into_iter().for_each(|vni| self.book.leave(vni));
@@ -33,6 +33,51 @@ impl Follower {
             self.load_network(store, vni, at, lease).await?;
         }
         Ok(at)
+    }
+
+    async fn load_hosts(&mut self, store: &Store, lease: i64) -> Result<i64, Failure> {
+        self.mine.forget_host();
+        let (prefix, own) = (self.keys.hosts(), self.keys.host(&self.own));
+        let mut said = HashSet::new();
+        let hear = |entry: Entry| match entry {
+            Entry::TooLong(key) => self.unreadable(&key, TOO_LONG),
+            Entry::Pair(pair) => {
+                said.extend(self.hear_host(&pair, false));
+                if pair.key() == own.as_bytes() {
+                    self.mine.has_host(pair.value().to_vec(), pair.mod_revision(), pair.lease() == lease);
+                }
+            }
+        };
+        let at = store.load(&prefix, 0, hear).await?;
+        let mut status = self.shared.lock();
+        let unsaid = status.hosts.iter_mut().filter(|(name, _)| !said.contains(*name));
+        unsaid.for_each(|(_, host)| host.record = None);
+        if self.overtaken && !said.contains(&self.own) {
+            self.overtaken = false;
+            status.mend("host-name", &self.own);
+        }
+        Ok(at)
+    }
+
+    async fn load_objects(&mut self, store: &Store, at: i64) -> Result<(), Failure> {
+        let root = self.keys.objects();
+        let mut said = BTreeSet::new();
+        let hear = |entry: Entry| {
+            let (key, value) = match &entry {
+                Entry::Pair(pair) => (pair.key(), Some(pair.value())),
+                Entry::TooLong(key) => (key.as_slice(), None),
+            };
+            let key = String::from_utf8_lossy(key);
+            let key = key.strip_prefix(&root).unwrap_or(&key);
+            match value {
+                Some(value) => self.objects.hear(key, Some(value)),
+                None => self.objects.unreadable(key, TOO_LONG),
+            }
+            said.insert(key.to_owned());
+        };
+        store.load(&root, at, hear).await?;
+        self.objects.keep_only(&said);
+        Ok(())
     }
 
     /// Reads a network as it was at a revision, or as it is now where that is 0. The revision.
@@ -43,10 +88,14 @@ impl Follower {
         at: i64,
         lease: i64,
     ) -> Result<i64, Failure> {
-        let (pairs, at) = store.load(&self.keys.network(vni), at).await?;
         self.mine.forget_network(vni);
-        let changes = pairs.iter().filter_map(|pair| self.change_of(pair, false, Some(lease)));
-        let changes: Vec<Change> = changes.collect();
+        let prefix = self.keys.network(vni);
+        let mut changes: Vec<Change> = Vec::new();
+        let hear = |entry: Entry| match entry {
+            Entry::TooLong(key) => self.unreadable(&key, TOO_LONG),
+            Entry::Pair(pair) => changes.extend(self.change_of(&pair, false, Some(lease))),
+        };
+        let at = store.load(&prefix, at, hear).await?;
         self.book.hear_all(vni, changes, Instant::now());
         self.hosts_changed = true;
         Ok(at)
@@ -125,7 +174,6 @@ impl Follower {
 
     /// What a key of a network says, and remembers what is this host's; `lease` is its lease, where everything is read.
     fn change_of(&mut self, pair: &KeyValue, gone: bool, lease: Option<i64>) -> Option<Change> {
-        let shown = String::from_utf8_lossy(pair.key()).into_owned();
         let read = self.keys.subject(pair.key()).and_then(|subject| {
             let value = pair.value();
             Ok(match subject {
@@ -140,9 +188,12 @@ impl Follower {
         });
         let (vni, change) = match read {
             Ok(read) => read,
+            Err(_) if gone => {
+                self.shared.lock().mend("unreadable", &shown(pair.key()));
+                return None;
+            }
             Err(error) => {
-                let text = format!("{error}; it is as if the key were not there: remove it, or put it anew");
-                self.shared.lock().fault("unreadable", shown.clone(), text);
+                self.unreadable(pair.key(), &error);
                 // A value that was good before holds no more.
                 return match self.keys.subject(pair.key()) {
                     Ok(Subject::Vnic { host, vnic, .. }) => Some(Change::Vnic(host, vnic, None)),
@@ -150,7 +201,7 @@ impl Follower {
                 };
             }
         };
-        self.shared.lock().mend("unreadable", &shown);
+        self.shared.lock().mend("unreadable", &shown(pair.key()));
         let leased = lease == Some(pair.lease());
         let revision = pair.mod_revision();
         match &change {
@@ -175,31 +226,26 @@ impl Follower {
         Some(change)
     }
 
-    fn hear_hosts(&mut self, pairs: &[KeyValue], lease: i64) {
-        self.shared.lock().hosts.values_mut().for_each(|host| host.record = None);
-        self.hosts_changed = true;
-        let own = self.keys.host(&self.own);
-        if self.overtaken && pairs.iter().all(|pair| pair.key() != own.as_bytes()) {
-            self.overtaken = false;
-            self.shared.lock().mend("host-name", &self.own);
-        }
-        for pair in pairs {
-            self.hear_host(pair, false);
-            if pair.key() == own.as_bytes() {
-                self.mine.has_host(pair.value().to_vec(), pair.mod_revision(), pair.lease() == lease);
-            }
-        }
+    /// A key is as if it were not there.
+    fn unreadable(&self, key: &[u8], error: &str) {
+        let text = format!("{error}; it is as if the key were not there: remove it, or put it anew");
+        self.shared.lock().fault("unreadable", shown(key), text);
     }
 
-    fn hear_host(&mut self, pair: &KeyValue, gone: bool) {
+    /// Takes in what a host says of itself, or that it is gone. Which host that is.
+    fn hear_host(&mut self, pair: &KeyValue, gone: bool) -> Option<Name> {
         self.hosts_changed = true;
-        let shown = String::from_utf8_lossy(pair.key()).into_owned();
+        let shown = shown(pair.key());
         let name = match self.keys.subject(pair.key()) {
             Ok(Subject::Host(name)) => name,
-            Ok(_) => return,
+            Ok(_) => return None,
             Err(error) => {
-                self.shared.lock().fault("unreadable", shown, format!("{error}; remove the key"));
-                return;
+                let mut status = self.shared.lock();
+                match gone {
+                    true => status.mend("unreadable", &shown),
+                    false => drop(status.fault("unreadable", shown, format!("{error}; remove the key"))),
+                }
+                return None;
             }
         };
         let record = if gone { Ok(None) } else { keys::host(pair.value()).map(Some) };
@@ -231,6 +277,7 @@ impl Follower {
                 }
             }
         }
-        status.hosts.entry(name).or_default().record = record;
+        status.hosts.entry(name.clone()).or_default().record = record;
+        Some(name)
     }
 }
