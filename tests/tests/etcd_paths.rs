@@ -21,7 +21,7 @@ struct Site {
     near: Fabric,
     router: Netns,
     _far: Fabric,
-    _etcd: Etcd,
+    etcd: Etcd,
 }
 
 impl Site {
@@ -54,7 +54,7 @@ impl Site {
             Daemon::start_alone(&host.netns, &host.config(&etcd, "", &body).replace(&old, &new))
         });
         let daemons: Vec<Daemon> = daemons.collect();
-        let site = Self { daemons, red, _hosts: hosts, near, router, _far: far, _etcd: etcd };
+        let site = Self { daemons, red, _hosts: hosts, near, router, _far: far, etcd };
         for (at, daemon) in site.daemons.iter().enumerate() {
             for to in (0..3).filter(|to| *to != at) {
                 let net = if to == 1 { 17 } else { 16 };
@@ -133,6 +133,26 @@ fn paths_are_probed(six: bool) {
     site.near.netns().ip("link set h3 up");
     wait_for_faults(first, "path-mtu", &[]);
     assert_eq!(others.stop().0, 0, "packets of a tenant were lost");
+    for daemon in site.daemons {
+        daemon.assert_conserved();
+        daemon.stop();
+    }
+}
+
+#[test]
+fn etcd_a_host_with_the_vtep_of_another_is_told_and_all_others_are_looked_at() {
+    let site = Site::start(false);
+    // It says that it is where the first one is.
+    site.etcd.ctl(&["put", &format!("/vswitch/v1/vni/{RED}/h9"), "\n\u{a}172.16.0.1"]);
+    let first = &site.daemons[0];
+    wait_for_faults(first, "duplicate-vtep", &[("h9", &["172.16.0.1", "addresses of its own"])]);
+    site.near.netns().ip("link set h3 down");
+    wait_for("both to be told", 3 * SOON, || {
+        let told = check(first);
+        let has = |kind: &str, host: &str| told.iter().any(|fault| fault.0 == kind && fault.1 == host);
+        (has("duplicate-vtep", "h9") && has("unreachable-vtep", "h3")).then_some(())
+    });
+    site.near.netns().ip("link set h3 up");
     for daemon in site.daemons {
         daemon.assert_conserved();
         daemon.stop();

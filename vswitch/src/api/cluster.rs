@@ -109,7 +109,16 @@ async fn check_cluster(
     if request.no_probes || vteps.is_empty() {
         return Ok(answer);
     }
-    for (report, needed) in probe(control, what, vteps.keys().copied().collect()).await? {
+    let reports = match probe(control, what, vteps.keys().copied().collect()).await {
+        Ok(reports) => reports,
+        // What is known without it is told all the same.
+        Err(problem) => {
+            let text = format!("no way to other hosts was tried: {}", problem.message);
+            answer.faults.push(v1::ClusterFault { kind: "not-probed".into(), subject: "all".into(), text });
+            return Ok(answer);
+        }
+    };
+    for (report, needed) in reports {
         answer.paths += 1;
         let fault = match report.state {
             PathState::Found(Found::Less { .. }) => "path-mtu",
@@ -165,6 +174,13 @@ fn look(controller: &mut Controller) -> Result<(v1::CheckClusterResponse, BTreeM
         }
         for vtep in host.seen.vteps.iter().flat_map(|vteps| vteps.first()) {
             match switch.topology().paths(*vtep) {
+                _ if switch.is_own_vtep(*vtep) => {
+                    let text = format!(
+                        "it says that it is at {vtep}, which is an address of an uplink of this host: packets for one of the two go to \
+                         the other; give each host addresses of its own, also where a config was copied"
+                    );
+                    add("duplicate-vtep", name, text);
+                }
                 None => {
                     let text = format!(
                         "no uplink has a route to its VTEP {vtep}; add a gateway or a route to an [[uplink]]"
@@ -200,3 +216,6 @@ fn look(controller: &mut Controller) -> Result<(v1::CheckClusterResponse, BTreeM
     };
     Ok((answer, vteps))
 }
+
+#[cfg(test)]
+mod tests;

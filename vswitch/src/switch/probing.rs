@@ -148,7 +148,7 @@ impl Switch {
         let mut waiting = VecDeque::new();
         for &vtep in vteps {
             let snapshot = self.topology.snapshot();
-            if snapshot.uplinks.iter().flatten().any(|uplink| uplink.owns(vtep)) {
+            if self.is_own_vtep(vtep) {
                 return Err(ProbeError::Own(vtep));
             }
             let found = self.topology.paths(vtep).ok_or(ProbeError::NoRoute(vtep))?;
@@ -187,6 +187,11 @@ impl Switch {
             senders: HashMap::new(),
         });
         Ok(())
+    }
+
+    /// True for an address of an uplink of this switch.
+    pub fn is_own_vtep(&self, vtep: IpAddr) -> bool {
+        self.topology.snapshot().uplinks.iter().flatten().any(|uplink| uplink.owns(vtep))
     }
 
     /// The largest outer packet that a vNIC of this host may make of what it sends, over IPv4 or IPv6; 0 without vNICs.
