@@ -66,39 +66,26 @@ pub fn read_object(value: &[u8]) -> Result<v1::Object, String> {
     bridge::typed(&message).map_err(|problem| problem.message)
 }
 
-/// Carries changes out: as one where that can be, else each one that can. Why not, of those that cannot, in the order of the changes.
-pub fn follow(switch: &mut Switch, owner: Owner, changes: &[Followed]) -> Vec<Option<String>> {
-    // What goes, the inner first; then what comes, the outer first.
-    let rank = |change: &Followed| match change {
+/// Where a change is in the order in which one after the other is carried out: first what goes, the inner first; then what comes, the outer
+/// first.
+pub fn rank(change: &Followed) -> isize {
+    match change {
         Followed::Gone(kind, _) => -(place(*kind) as isize) - 1,
         Followed::Is(object) => kinds::parts(object).map_or(0, |(kind, _)| place(kind)) as isize,
-    };
-    let mut order: Vec<usize> = (0..changes.len()).collect();
-    order.sort_by_key(|&at| rank(&changes[at]));
-    let all = order.iter().map(|&at| step(switch, owner, &changes[at])).collect::<Result<Vec<_>, _>>();
-    let at_once = all.map_err(Problems::from).and_then(|steps| {
+    }
+}
+
+/// Carries changes out as one, in their order.
+///
+/// # Errors
+/// Why they cannot be; then none of them is done.
+pub fn follow(switch: &mut Switch, owner: Owner, changes: &[Followed]) -> Result<(), String> {
+    let all = changes.iter().map(|change| step(switch, owner, change)).collect::<Result<Vec<_>, _>>();
+    let done = all.map_err(Problems::from).and_then(|steps| {
         let steps: Vec<Step> = steps.into_iter().flatten().collect();
         carry_out(switch, steps, None, Missing::Awaited)
     });
-    let mut refused: Vec<Option<String>> = vec![None; changes.len()];
-    if at_once.is_ok() {
-        return refused;
-    }
-    // Some may wait for others: as long as one more can be, the rest is tried again.
-    let mut left = order;
-    loop {
-        let before = left.len();
-        left.retain(|&at| {
-            let done = step(switch, owner, &changes[at])
-                .map_err(Problems::from)
-                .and_then(|step| carry_out(switch, step.into_iter().collect(), None, Missing::Awaited));
-            refused[at] = done.err().map(|problems| told(&problems));
-            refused[at].is_some()
-        });
-        if left.is_empty() || left.len() == before {
-            return refused;
-        }
-    }
+    done.map(drop).map_err(|problems| told(&problems))
 }
 
 /// The ids of objects of an owner that hosts may share.

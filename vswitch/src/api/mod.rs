@@ -50,7 +50,7 @@ pub use configuration::reload;
 pub use connection::{Accepted, Role};
 use connection::{Caller, Places};
 pub use flow_rules::{ManualRules, message as flow_rule};
-pub use followed::{Followed, follow, read_object, shared_by, shared_object};
+pub use followed::{Followed, follow, rank, read_object, shared_by, shared_object};
 pub use json::{counts, json};
 pub use kinds::object;
 use refusal::Problem;

@@ -52,8 +52,11 @@ pub fn take_in(switch: &mut Switch, news: News) -> Result<Taken, String> {
     }
 }
 
-/// Carries changes of objects out. Why not, of those that cannot be, in their order.
-pub fn carry_out(switch: &mut Switch, changes: &[Followed]) -> Vec<Option<String>> {
+/// Carries changes of objects out as one.
+///
+/// # Errors
+/// Why they cannot be; then none of them is done.
+pub fn carry_out(switch: &mut Switch, changes: &[Followed]) -> Result<(), String> {
     // Nobody can be in a group that goes: stations elsewhere are out of it first.
     let gone: Vec<&str> = changes
         .iter()

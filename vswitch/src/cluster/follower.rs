@@ -33,6 +33,7 @@ use super::status::Shared;
 use super::store::{Store, StoreError, watching};
 use crate::config::{Config, EtcdConfig, Name};
 use crate::control::asking::{Asker, Unanswered};
+use crate::control::tries::Tries;
 use crate::switch::changes::Changed;
 
 /// Between two attempts to reach a member: the first, and the longest.
@@ -93,6 +94,8 @@ pub struct Follower {
     hosts_changed: bool,
     /// Something has changed, here or in etcd, since objects that were refused were last tried.
     stirred: bool,
+    /// When they may be tried again.
+    tries: Tries,
 }
 
 impl Follower {
@@ -127,6 +130,7 @@ impl Follower {
             asked_again: None,
             hosts_changed: true,
             stirred: false,
+            tries: Tries::default(),
             config,
         }
     }
@@ -203,6 +207,7 @@ impl Follower {
             self.adopt().await?;
             self.adopted = true;
         }
+        self.stirred = true;
         self.connected(endpoint, lease, at).await;
         self.objects_to_control().await?;
         self.look_again(&store, &mut requests, lease).await?;
@@ -354,3 +359,6 @@ fn concerns_config(change: &Changed) -> bool {
     let set = change.change.set().any(|(section, ..)| section != "location");
     set || change.change.gone().any(|(section, _)| section != "location")
 }
+
+#[cfg(test)]
+mod tests;

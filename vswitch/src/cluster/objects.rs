@@ -55,8 +55,6 @@ impl Objects {
             None => self.said.remove(key),
         };
         if before != said {
-            // It may be what others wait for.
-            self.try_again();
             for said in before.into_iter().chain(said) {
                 self.due.insert((said.kind.into(), said.id));
             }
@@ -74,12 +72,13 @@ impl Objects {
         self.due.insert((kind.into(), id));
     }
 
-    /// What the switch has to do, each with the key it is about.
+    /// What the switch has to do, each with the key it is about; what it refused only after [`try_again`](Self::try_again).
     pub fn due(&mut self) -> Vec<(String, Followed)> {
         let due = std::mem::take(&mut self.due);
         if due.is_empty() {
             return Vec::new();
         }
+        self.refused.retain(|object| !due.contains(object));
         // The first key that says an object is the one that counts.
         let mut first: BTreeMap<(i32, &str), (&String, &Said)> = BTreeMap::new();
         for (key, said) in &self.said {

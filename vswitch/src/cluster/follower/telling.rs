@@ -8,9 +8,10 @@ use serde_json::json;
 use wire::Vni;
 
 use super::{Failure, Follower};
-use crate::api;
+use crate::api::{self, Followed};
 use crate::cluster::apply::{self, Taken};
 use crate::cluster::book::Seen;
+use crate::controller::Controller;
 use crate::state::owners::Owner;
 
 /// Addresses that control takes in at once.
@@ -19,6 +20,8 @@ const BATCH: usize = 4096;
 const ON_ITS_WAY: Duration = Duration::from_secs(5);
 /// After control refused everything.
 const REFUSED: Duration = Duration::from_secs(1);
+/// Objects that are tried each by itself before control does others' work.
+const TRIES: usize = 32;
 
 impl Follower {
     /// Before etcd says anything: who took part in networks when this switch ended is believed to do so still.
@@ -126,24 +129,9 @@ impl Follower {
         Ok(())
     }
 
-    /// Has the switch have the objects that are said.
+    /// Has the switch have the objects that are said, and that it did not refuse before.
     pub(super) async fn objects_to_control(&mut self) -> Result<(), Failure> {
-        let due = self.objects.due();
-        if !due.is_empty() {
-            let changes: Vec<_> = due.iter().map(|(_, change)| change.clone()).collect();
-            let refused = self
-                .asker
-                .ask("taking in objects of the config", move |controller| {
-                    apply::carry_out(&mut controller.switch, &changes)
-                })
-                .await?;
-            for ((key, change), why) in due.iter().zip(refused) {
-                match why {
-                    Some(why) => self.objects.refused(key, change, why),
-                    None => self.objects.done(key),
-                }
-            }
-        }
+        self.carry_out_due().await?;
         if !self.objects.is_news() {
             return Ok(());
         }
@@ -156,6 +144,57 @@ impl Follower {
         Ok(())
     }
 
+    /// Has the switch do what is due: as one change where that can be, else each that can. How long control was at it.
+    async fn carry_out_due(&mut self) -> Result<Duration, Failure> {
+        let mut due = self.objects.due();
+        due.sort_by_key(|(_, change)| api::rank(change));
+        if due.is_empty() {
+            return Ok(Duration::ZERO);
+        }
+        let all = due.iter().map(|(_, change)| change.clone()).collect();
+        let (mut refused, mut took) = self.try_objects(vec![all]).await?;
+        let mut why: Vec<Option<String>> = vec![None; due.len()];
+        let mut left: Vec<usize> = Vec::new();
+        match refused.pop().flatten() {
+            Some(error) if due.len() == 1 => why[0] = Some(error),
+            Some(_) => left.extend(0..due.len()),
+            None => {}
+        }
+        // Some may wait for others: as long as one more can be, the rest is tried again.
+        let mut before = usize::MAX;
+        while !left.is_empty() && left.len() < before {
+            before = left.len();
+            for some in std::mem::take(&mut left).chunks(TRIES) {
+                let changes = some.iter().map(|&at| vec![due[at].1.clone()]).collect();
+                let (refused, more) = self.try_objects(changes).await?;
+                took += more;
+                some.iter().zip(refused).for_each(|(&at, refused)| why[at] = refused);
+                left.extend(some.iter().filter(|&&at| why[at].is_some()));
+            }
+        }
+        for ((key, change), why) in due.iter().zip(why) {
+            match why {
+                Some(why) => self.objects.refused(key, change, why),
+                None => self.objects.done(key),
+            }
+        }
+        Ok(took)
+    }
+
+    /// Has the switch carry some changes out in one go, each of them as one. Why not, of each that cannot be, and how long control was at
+    /// it.
+    async fn try_objects(
+        &self,
+        changes: Vec<Vec<Followed>>,
+    ) -> Result<(Vec<Option<String>>, Duration), Failure> {
+        let work = move |controller: &mut Controller| {
+            let begun = Instant::now();
+            let one = |change: &Vec<Followed>| apply::carry_out(&mut controller.switch, change).err();
+            (changes.iter().map(one).collect(), begun.elapsed())
+        };
+        Ok(self.asker.ask("taking in objects of the config", work).await?)
+    }
+
     /// What time brings.
     pub(super) async fn turn(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
@@ -165,8 +204,11 @@ impl Follower {
             orphans.into_iter().for_each(|(vni, vip)| self.book.ask(vni, vip));
         }
         self.tell(now).await?;
-        if std::mem::take(&mut self.stirred) {
+        if self.stirred && self.tries.may(now) {
+            self.stirred = false;
             self.objects.try_again();
+            let took = self.carry_out_due().await?;
+            self.tries.took(Instant::now(), took);
             self.objects_to_control().await?;
         }
         self.tell_contests(now).await;

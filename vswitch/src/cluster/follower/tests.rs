@@ -1,0 +1,88 @@
+//! The client against a control that counts what is asked of it. DPDK runs once per process, so each test wants a process of its own.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::api::Job;
+use crate::controller::Controller;
+use crate::switch::Switch;
+
+/// Control, on a thread of its own, and how often it was asked for something.
+struct Control {
+    thread: JoinHandle<()>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Control {
+    /// With a switch that has nothing, and a client of it.
+    fn start() -> (Self, Follower) {
+        let core = pmd::lcore::available().into_iter().last().unwrap_or(0);
+        let text = format!(
+            "[eal]\nhuge-pages = \"never\"\nmemory = \"128MiB\"\nfile-prefix = \"follower-{}\"\nmbufs = 4095\n\
+             [workers]\ncores = [{core}]\nidle = \"sleep\"\n[forward]\nauto-start = false\n\
+             [control]\netcd = {{ endpoints = [\"http://127.0.0.1:1\"], host = \"own\" }}\n",
+            std::process::id()
+        );
+        let config = Config::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"));
+        let (etcd, own) = (config.control.etcd.clone().unwrap(), Name::new("own").unwrap());
+        let (jobs, mut waiting) = mpsc::channel::<Job>(8);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let thread = std::thread::spawn(move || {
+            let mut controller = Controller::new(Switch::start(config).unwrap(), None);
+            while let Some(job) = waiting.blocking_recv() {
+                count.fetch_add(1, Ordering::Relaxed);
+                job(&mut controller);
+            }
+            controller.switch.stop();
+        });
+        let shared = Shared::new(&etcd, &own);
+        let files = (Path::new("/nonexistent/generations"), None);
+        (Self { thread, asked }, Follower::new(etcd, own, files, Asker::new(jobs), shared))
+    }
+
+    /// How often it was asked since this was last asked.
+    fn asked(&self) -> usize {
+        self.asked.swap(0, Ordering::Relaxed)
+    }
+}
+
+#[tokio::test]
+async fn etcd_many_refused_objects_cost_control_little_whatever_else_changes() {
+    let (control, mut follower) = Control::start();
+    for subnet in 0..100 {
+        let value = format!(r#"{{"subnet": {{"vpc": "red", "prefix": "10.0.{subnet}.0/24"}}}}"#);
+        follower.objects.hear(&format!("subnet/{subnet:03}"), Some(value.as_bytes()));
+    }
+    follower.objects_to_control().await.unwrap();
+    assert_eq!(follower.objects.faults().len(), 100);
+    // As one, and then each by itself, some of them at a time.
+    assert_eq!(control.asked(), 1 + 100_usize.div_ceil(32));
+    // Other things change all the time; control was at the tries for some milliseconds, and so is left alone for longer than this takes.
+    for _ in 0..20 {
+        follower.stirred = true;
+        follower.turn().await.unwrap();
+    }
+    assert!(control.asked() <= 1 + 100_usize.div_ceil(32), "they are tried once more at the most");
+    // Another tenant's object is no reason, and is done at once.
+    follower.objects.hear("vpc/blue", Some(br#"{"vpc": {"name": "blue", "vni": 200}}"#));
+    follower.objects_to_control().await.unwrap();
+    assert_eq!((control.asked(), follower.objects.faults().len()), (1, 100));
+    // What they wait for comes: they are there when they are tried next.
+    follower.objects.hear("vpc/red", Some(br#"{"vpc": {"name": "red", "vni": 100}}"#));
+    follower.objects_to_control().await.unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while !follower.objects.faults().is_empty() {
+        assert!(Instant::now() < until, "{:?}", follower.objects.faults());
+        tokio::time::sleep(TURN).await;
+        follower.stirred = true;
+        follower.turn().await.unwrap();
+    }
+    let config = follower.asker.ask("a look", |controller| controller.switch.config()).await.unwrap();
+    assert_eq!(config.subnets.len(), 100);
+    drop(follower);
+    control.thread.join().unwrap();
+}
