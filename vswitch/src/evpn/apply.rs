@@ -1,17 +1,21 @@
 //! From the book to the switch: what it is to have otherwise, compared with what it has, and done in batches on the control thread.
 //!
 //! What it does belongs to the owner `evpn`, and what others made is left alone. What cannot be is refused singly, and tried again when
-//! something of the switch has changed.
+//! something of the switch has changed. Routes are tried as one change; of those that are refused so, each is looked at by itself, which costs
+//! little, and what is left and refused still is found by [halves](super::halves::Pieces).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use wire::{MacAddr, Vni};
 
 use super::book::{Book, Dirty, Lead};
+use super::halves::{Possible, bring};
 use crate::config::objects::{location_id, location_of};
 use crate::config::{GatewayConfig, LocationConfig, Name, RouteTargetConfig, VpcRoute};
+use crate::control::tries::Tries;
 use crate::controller::Controller;
 use crate::state::owners::Owner;
 use crate::switch::following::Heard;
@@ -67,10 +71,12 @@ impl std::fmt::Display for Item {
 /// A route of a VPC that comes, changes or goes.
 #[derive(Clone, Debug)]
 pub struct RouteChange {
-    vni: u32,
-    vpc: Name,
-    to: IpNet,
-    target: Option<RouteTargetConfig>,
+    pub vni: u32,
+    pub vpc: Name,
+    pub to: IpNet,
+    pub target: Option<RouteTargetConfig>,
+    /// It could not be when it was last tried.
+    pub was_refused: bool,
 }
 
 /// What control is to do.
@@ -92,6 +98,8 @@ impl Changes {
 #[derive(Clone, Debug, Default)]
 pub struct Applied {
     refused: Vec<(Item, String)>,
+    /// Routes of which it is not clear yet which of them cannot be.
+    pub unclear: Vec<RouteChange>,
     /// Something went wrong with all of it.
     pub error: Option<String>,
     /// Of the switch before and after.
@@ -104,6 +112,11 @@ pub struct Applier {
     /// What the switch was told.
     members: BTreeMap<u32, BTreeSet<IpAddr>>,
     refused: BTreeMap<Item, String>,
+    /// Prefixes that only the switch itself found out to be impossible, with what they were to lead to.
+    tried: BTreeMap<(u32, IpNet), Option<RouteTargetConfig>>,
+    /// Those of them that are to be tried again, when that may be.
+    put_off: BTreeSet<(u32, IpNet)>,
+    tries: Tries,
     /// What others made, and say otherwise.
     others: BTreeSet<Item>,
 }
@@ -120,15 +133,16 @@ impl Applier {
     }
 
     /// Of what is dirty a batch, as changes; what is left stays dirty.
-    pub fn changes(&mut self, dirty: &mut Dirty, book: &Book, view: &View) -> Changes {
+    pub fn changes(&mut self, dirty: &mut Dirty, book: &Book, view: &View, now: Instant) -> Changes {
         let mut changes = Changes::default();
+        let may_try = self.tries.may(now);
         for _ in 0..BATCH {
             let Some((vni, ip)) = dirty.addresses.pop_first() else { break };
             self.address(vni, ip, book, view, &mut changes.heard);
         }
         for _ in 0..BATCH {
             let Some((vni, to)) = dirty.prefixes.pop_first() else { break };
-            changes.routes.extend(self.prefix(vni, to, book, view));
+            changes.routes.extend(self.prefix(vni, to, book, view, may_try));
         }
         for _ in 0..BATCH {
             let Some(vni) = dirty.floods.pop_first() else { break };
@@ -184,9 +198,16 @@ impl Applier {
         }
     }
 
-    fn prefix(&mut self, vni: u32, to: IpNet, book: &Book, view: &View) -> Option<RouteChange> {
+    fn prefix(
+        &mut self,
+        vni: u32,
+        to: IpNet,
+        book: &Book,
+        view: &View,
+        may_try: bool,
+    ) -> Option<RouteChange> {
         let item = Item::Prefix(vni, to);
-        self.refused.remove(&item);
+        let refused = self.refused.remove(&item);
         self.others.remove(&item);
         let vpc = view.vpc(Vni::new(vni).ok()?)?;
         let target = book.prefix(vni, to).map(|lead| match lead {
@@ -196,6 +217,15 @@ impl Applier {
                 RouteTargetConfig::Gateways(places.iter().map(gateway).collect())
             }
         });
+        if let Some(tried) = self.tried.remove(&(vni, to))
+            && let (Some(why), false) = (&refused, may_try)
+            && tried == target
+        {
+            self.refused.insert(item, why.clone());
+            self.tried.insert((vni, to), tried);
+            self.put_off.insert((vni, to));
+            return None;
+        }
         let known = vpc.routes.iter().find(|route| route.to == to);
         if known.is_some() && view.owners.of("route", &route_id(&vpc.name, to)) != Owner::Evpn {
             if target.is_some() {
@@ -204,7 +234,27 @@ impl Applier {
             return None;
         }
         let differs = known.map(|route| &route.target) != target.as_ref();
-        differs.then(|| RouteChange { vni, vpc: vpc.name.clone(), to, target })
+        let was_refused = refused.is_some();
+        differs.then(|| RouteChange { vni, vpc: vpc.name.clone(), to, target, was_refused })
+    }
+
+    /// The prefixes that were put off, where they may be tried again.
+    pub fn take_put_off(&mut self, now: Instant) -> BTreeSet<(u32, IpNet)> {
+        match self.tries.may(now) {
+            true => std::mem::take(&mut self.put_off),
+            false => BTreeSet::new(),
+        }
+    }
+
+    /// The switch refused a route that was tried alone.
+    pub fn refuse(&mut self, route: RouteChange, why: String) {
+        self.refused.insert(Item::Prefix(route.vni, route.to), why);
+        self.tried.insert((route.vni, route.to), route.target);
+    }
+
+    /// Routes were tried in halves, and control was at that for so long.
+    pub fn tried_for(&mut self, time: Duration, now: Instant) {
+        self.tries.took(now, time);
     }
 
     /// Takes in what came of changes. What went wrong as a whole is dirty again.
@@ -256,16 +306,34 @@ pub fn apply(controller: &mut Controller, changes: Changes) -> Applied {
             Err(error) => applied.error = Some(error.to_string()),
         }
     }
-    if !routes.is_empty() && route_all(switch, &routes).is_err() {
-        // One of them cannot be: each by itself, so that the others are not its hostages.
-        for route in routes {
-            if let Err(error) = route_all(switch, std::slice::from_ref(&route)) {
-                applied.refused.push((Item::Prefix(route.vni, route.to), error.to_string()));
-            }
+    let shared = switch.shared_config();
+    let mut possible = Possible::of(&shared);
+    match bring(routes, |route| possible.refusal(route), |routes| route_all(switch, routes)) {
+        Ok(brought) => {
+            applied.refused.extend(brought.refused);
+            applied.unclear = brought.unclear;
         }
+        Err(error) => applied.error = Some(error.to_string()),
     }
     applied.revisions = (before, switch.changes().revision());
     applied
+}
+
+/// What came of one piece of some routes, on the control thread.
+pub struct Tried {
+    pub result: Result<(), SwitchError>,
+    /// How long control was at it.
+    pub took: Duration,
+    /// Of the switch before and after.
+    pub revisions: (u64, u64),
+}
+
+/// Tries a piece of some routes, on the control thread.
+pub fn try_piece(controller: &mut Controller, routes: &[RouteChange]) -> Tried {
+    let switch = &mut controller.switch;
+    let (begun, before) = (Instant::now(), switch.changes().revision());
+    let result = route_all(switch, routes);
+    Tried { result, took: begun.elapsed(), revisions: (before, switch.changes().revision()) }
 }
 
 fn route_all(switch: &mut Switch, routes: &[RouteChange]) -> Result<(), SwitchError> {

@@ -3,6 +3,8 @@
 //! It looks at the switch as it is, each time that something of it has changed, and asks for the difference only: a location that
 //! somebody removed by force comes back, and nothing depends on having seen every change.
 
+mod applying;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
@@ -12,7 +14,7 @@ use tokio::time::MissedTickBehavior;
 use vswitch_api::gobgp;
 use wire::MacAddr;
 
-use super::apply::{Applier, Changes, apply};
+use super::apply::Applier;
 use super::book::{Book, Dirty};
 use super::codec::{self, Targets};
 use super::publish::{Limit, Local, News, Publisher, Speaker, Step};
@@ -251,6 +253,7 @@ impl Evpn {
             return Ok(());
         }
         let fresh = self.book.take_dirty();
+        self.dirty.prefixes.extend(self.applier.take_put_off(now));
         self.announces |= !fresh.stations.is_empty() || self.publisher.is_due(now);
         merge(&mut self.dirty, fresh);
         let looks = self.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK);
@@ -319,45 +322,6 @@ impl Evpn {
         }
         merge(&mut self.dirty, self.book.take_dirty());
         true
-    }
-
-    async fn apply(&mut self, now: Instant) -> Result<(), Ended> {
-        while !self.dirty.is_empty() {
-            let view = |controller: &mut Controller| View::of(&controller.switch);
-            let Some(view) = self.control.ask("looking at the switch", view).await? else { break };
-            let changes = self.applier.changes(&mut self.dirty, &self.book, &view);
-            if changes.is_empty() {
-                continue;
-            }
-            if !self.carry_out(changes, now).await? {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Has control do it; false when it is to be tried again later.
-    async fn carry_out(&mut self, changes: Changes, now: Instant) -> Result<bool, Ended> {
-        let asked = changes.clone();
-        let done =
-            self.control.ask("what other hosts say", move |controller| apply(controller, asked)).await?;
-        let Some(applied) = done else {
-            self.not_before = Some(now + AGAIN);
-            return Ok(false);
-        };
-        self.applier.took(&changes, &applied, &mut self.dirty);
-        let (before, after) = applied.revisions;
-        if self.revision == Some(before) {
-            // Nobody else has changed anything meanwhile.
-            self.revision = Some(after);
-        }
-        if let Some(error) = applied.error {
-            tracing::warn!(error, "what other hosts say cannot be taken in; it is tried again");
-            self.status.lock().last_error = error;
-            self.not_before = Some(now + AGAIN);
-            return Ok(false);
-        }
-        Ok(true)
     }
 
     /// True while gobgpd would hear what is announced.

@@ -10,12 +10,14 @@
 //!                                       +---- codec <- publish <- config
 //! ```
 //! It lives on a thread of its own. `book` and `publish` are pure: what was heard to what is to be, and what is here to what is to be
-//! announced. `apply` compares with the switch as it is and changes it in batches, between which control does what others ask.
+//! announced. `apply` compares with the switch as it is and changes it in batches, between which control does what others ask; `halves` finds
+//! what of a batch cannot be.
 
 pub mod apply;
 pub mod book;
 mod client;
 pub mod codec;
+mod halves;
 pub mod publish;
 pub mod route;
 mod speaker;
