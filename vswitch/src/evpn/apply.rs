@@ -14,7 +14,7 @@ use wire::{MacAddr, Vni};
 use super::book::{Book, Dirty, Lead};
 use super::halves::{Possible, bring};
 use crate::config::objects::{location_id, location_of};
-use crate::config::{GatewayConfig, LocationConfig, Name, RouteTargetConfig, VpcRoute};
+use crate::config::{Config, GatewayConfig, LocationConfig, Name, RouteTargetConfig, VpcConfig, VpcRoute};
 use crate::control::tries::Tries;
 use crate::controller::Controller;
 use crate::state::owners::Owner;
@@ -48,6 +48,18 @@ impl View {
         }
         owned
     }
+}
+
+/// The vNIC of this host whose address is in a prefix within a subnet of a VPC: packets that are routed to it would follow the prefix, for
+/// routes that are longer than a subnet win.
+fn of_a_vnic_here<'c>(config: &'c Config, vpc: &VpcConfig, to: IpNet) -> Option<&'c Name> {
+    let within = config.subnets.iter().filter(|subnet| {
+        subnet.vpc == vpc.name && subnet.prefix.contains(&to) && subnet.prefix.prefix_len() < to.prefix_len()
+    });
+    within.into_iter().next()?;
+    let of_vpc = config.vnics.iter().filter(|vnic| vnic.vpc == vpc.name);
+    let mut here = of_vpc.filter(|vnic| vnic.vips.iter().any(|vip| to.contains(vip)));
+    here.next().map(|vnic| &vnic.name)
 }
 
 /// Something that the switch is to have.
@@ -217,6 +229,21 @@ impl Applier {
                 RouteTargetConfig::Gateways(places.iter().map(gateway).collect())
             }
         });
+        let (target, refused) = match target
+            .is_some()
+            .then(|| of_a_vnic_here(&view.config, vpc, to))
+            .flatten()
+        {
+            Some(vnic) => {
+                let why = format!(
+                    "it is within a subnet, and the address of vNIC {vnic} of this host is in it: packets for that would leave this host; \
+                     have whoever announces it leave out what is within a subnet of the VPC"
+                );
+                self.refused.insert(item, why);
+                (None, None)
+            }
+            None => (target, refused),
+        };
         if let Some(tried) = self.tried.remove(&(vni, to))
             && let (Some(why), false) = (&refused, may_try)
             && tried == target
@@ -362,5 +389,27 @@ fn route_all(switch: &mut Switch, routes: &[RouteChange]) -> Result<(), SwitchEr
             Ok(())
         }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn evpn_prefixes_within_a_subnet_lead_no_packet_away_from_a_vnic_here() {
+        let text = "[[vpc]]\nname = \"red\"\nvni = 100\n[[vpc]]\nname = \"blue\"\nvni = 200\n\
+            [[subnet]]\nvpc = \"red\"\nprefix = \"10.0.2.0/24\"\n[[subnet]]\nvpc = \"blue\"\nprefix = \"10.0.2.0/24\"\n\
+            [[vnic]]\nname = \"b\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:01\"\nvips = [\"10.0.2.6\"]\n\
+            port = { kind = \"null\" }\n";
+        let config = Config::parse(text, "test").unwrap_or_else(|errors| panic!("{errors}"));
+        let here = |vpc: usize, to: &str| {
+            of_a_vnic_here(&config, &config.vpcs[vpc], to.parse().unwrap()).map(Name::as_str)
+        };
+        assert_eq!([here(0, "10.0.2.6/32"), here(0, "10.0.2.0/25")], [Some("b"); 2]);
+        for to in ["10.0.2.7/32", "10.0.2.128/25", "10.0.2.0/24", "10.0.0.0/16", "0.0.0.0/0"] {
+            assert_eq!(here(0, to), None, "{to}");
+        }
+        assert_eq!(here(1, "10.0.2.6/32"), None);
     }
 }

@@ -214,7 +214,7 @@ fn a_first_port_on_the_pci_bus_is_refused_while_the_switch_runs() {
     assert!(!switch.eal.uses_pci());
     let before = switch.config.clone();
     for missing in [Missing::Refused, Missing::Awaited, Missing::Later] {
-        let result = switch.edit_and_place(Vec::new(), missing, Vec::new(), |config| {
+        let result = switch.edit_and_place(Relocation::NONE, missing, Vec::new(), |config| {
             let nic = "[[port]]\nname = \"nic\"\nport = { kind = \"pci\", address = \"0000:01:00.0\" }\n";
             let ports = Config::parse(nic, "test").unwrap_or_else(|errors| panic!("{errors}")).ports;
             config.ports.extend(ports);
