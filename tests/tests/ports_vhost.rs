@@ -380,7 +380,7 @@ fn hostile_vhost_chains_of_nothing_hold_no_worker_up() {
     // A ring for more of them is not taken.
     let peer = siege.connect();
     peer.agree(PLAIN).unwrap();
-    assert!(peer.size(0, 2 * u32::from(LARGE)).is_err() && peer.is_hung_up());
+    assert!(peer.size(0, 2 * u32::from(LARGE)).is_err());
     siege.stop();
 }
 
