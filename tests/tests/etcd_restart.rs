@@ -159,6 +159,7 @@ fn etcd_values_that_are_too_long_are_told_and_all_others_are_followed() {
     let red: Vec<_> = hosts.iter().map(|host| host.container("red", 1, host.number as u8)).collect();
     let network = vpc("red", RED, &["10.0.0.0/16"], "");
     let start = |at: usize| hosts[at].start(&etcd, &[network.clone(), red[at].vnic("")].concat());
+    let more = hosts[1].container("red", 2, 2);
     let first = start(0);
     // More than any message may have, in values of the most that etcd takes.
     let helper = tests::script::path("etcd_fill.py").display().to_string();
@@ -172,7 +173,6 @@ fn etcd_values_that_are_too_long_are_told_and_all_others_are_followed() {
     wait_for("etcd to be missed", SOON, || control(&first)["endpoint"].is_null().then_some(()));
     etcd.revive(0);
     etcd.wait_until_healthy();
-    let more = hosts[1].container("red", 2, 2);
     second.ctl(&more.add());
     wait_for_place(&first, RED, &more.address, Some("vtep 172.16.0.2"), 2 * SOON);
     for daemon in [&first, &second] {
