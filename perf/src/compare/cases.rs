@@ -186,10 +186,6 @@ pub enum Peer {
     OvsWildcard,
     /// OVS-DPDK that follows connections (conntrack), with few megaflows.
     OvsConntrack,
-    /// VPP: a bridge domain with static entries and a VxLAN tunnel. It keeps no state of flows.
-    Vpp,
-    /// The same with a stateful access list at the tenant's port.
-    VppAcl,
     /// This switch again, with the frames of RoCEv2 as UDP: what queue pairs cost over flows.
     Udp,
     /// The same with one UDP source port: what the table of queue pairs costs by itself.
@@ -227,8 +223,6 @@ impl Peer {
             | Self::OvsExact
             | Self::OvsWildcard
             | Self::OvsConntrack
-            | Self::Vpp
-            | Self::VppAcl
             | Self::Before => job.clone(),
         }
     }
@@ -236,13 +230,12 @@ impl Peer {
     /// Why a job is nothing for it; nothing if it is.
     pub fn objection(self, job: &Job) -> Option<&'static str> {
         let Job { tenants, traffic, mix, .. } = job;
-        let (is_ovs, is_vpp) = (self.is_ovs(), matches!(self, Self::Vpp | Self::VppAcl));
         match self {
-            _ if (is_ovs || is_vpp) && tenants.is_some() => {
-                Some("it is not set up for tenants on a trunk port here")
+            _ if self.is_ovs() && tenants.is_some() => {
+                Some("OVS is not set up for tenants on a trunk port here")
             }
-            _ if (is_ovs || is_vpp) && mix.vteps > 0 => Some("it is not set up for so many tunnels here"),
-            _ if is_ovs && mix.churn > 0 => Some("its flows would pile up while it is frozen"),
+            _ if self.is_ovs() && mix.vteps > 0 => Some("OVS is not set up for so many tunnels here"),
+            _ if self.is_ovs() && mix.churn > 0 => Some("its flows would pile up while it is frozen"),
             Self::OvsConntrack if !matches!(traffic, Traffic::Udp | Traffic::UdpFew) => {
                 Some("TCP without a handshake is no connection for it: give it `--traffic udp`")
             }
@@ -275,13 +268,9 @@ impl Peer {
             | Self::Short
             | Self::NoMix
             | Self::Before => true,
-            Self::Testpmd
-            | Self::TestpmdMac
-            | Self::OvsExact
-            | Self::OvsWildcard
-            | Self::OvsConntrack
-            | Self::Vpp
-            | Self::VppAcl => false,
+            Self::Testpmd | Self::TestpmdMac | Self::OvsExact | Self::OvsWildcard | Self::OvsConntrack => {
+                false
+            }
         }
     }
 
@@ -443,8 +432,6 @@ mod tests {
             "ovs-exact",
             "ovs-wildcard",
             "ovs-conntrack",
-            "vpp",
-            "vpp-acl",
             "no-mix",
             "udp",
             "udp-few",
@@ -460,6 +447,10 @@ mod tests {
         assert_eq!(Work::from_str("trunk64-decap", false).unwrap().parts(), (Case::Decap, Some(64)));
         assert_eq!(Peer::parse_word("ovs").unwrap(), [Peer::OvsExact, Peer::OvsWildcard]);
         assert!(Case::from_str("l3", false).is_err());
-        assert!(Peer::parse_word("snabb").unwrap_err().contains("ovs (both kinds), testpmd, ovs-exact"));
+        assert!(
+            Peer::parse_word("snabb")
+                .unwrap_err()
+                .contains("ovs (both kinds), testpmd, testpmd-mac, ovs-exact")
+        );
     }
 }

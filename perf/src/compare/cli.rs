@@ -13,7 +13,7 @@ use crate::options::{Carried, Common, OneCore, within, write_json};
 #[derive(Debug, Clone, clap::Args)]
 pub struct CompareOptions {
     /// Who to compare with: testpmd, testpmd-mac (which writes MAC addresses), ovs (both kinds of megaflows), ovs-exact, ovs-wildcard,
-    /// ovs-conntrack (with `--traffic udp`), vpp and vpp-acl (stateful access lists), with `--vpp`; or the switch itself
+    /// ovs-conntrack (with `--traffic udp`); or the switch itself
     /// with the frames of `--traffic roce` on another UDP port: udp (a flow each), udp-few (a flow per address), or
     /// without the rates of `--qos`: no-qos; without the groups of `--groups`: no-groups; without the ports of
     /// `--idle-ports`: no-idle; with one tenant on the trunk:
@@ -40,9 +40,6 @@ pub struct CompareOptions {
     /// Another build of the daemon, for the peer `before`.
     #[arg(long)]
     pub(super) before: Option<PathBuf>,
-    /// Where VPP is installed: a folder with bin/vpp and bin/vppctl, built with the DPDK of this machine.
-    #[arg(long)]
-    pub(super) vpp: Option<PathBuf>,
     /// Pairs of samples per row.
     #[arg(long, default_value_t = 20, value_parser = within::<usize>(1, 1000))]
     pub(super) pairs: usize,

@@ -48,7 +48,7 @@ pub const TRUNK_PEERS: usize = 4;
 pub(crate) const TAG: usize = 4;
 
 /// The lower halves of the addresses of the first counterpart: its MAC address behind the tunnel, and its IPv4 address.
-const FIRST_PEER: [usize; 2] = [0x0201, 0x0101];
+const FIRST_PEER: [usize; 2] = [0x0201, 0x8101];
 /// The lower half of the address of the first VTEP where there are many.
 const FIRST_VTEP: usize = 0x0001;
 

@@ -24,7 +24,6 @@ pub mod runner;
 pub mod sample;
 pub mod template;
 pub mod testpmd;
-pub mod vpp;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -137,8 +136,6 @@ impl<'a> Bench<'a> {
         let replayed = options.frames == Supply::Pcap;
         let plugin = (!replayed).then(|| plugin::build(scratch.path()).map_err(|error| error.to_string()));
         let most = jobs.iter().map(|job| memory(job, replayed)).max().unwrap_or(0);
-        let has_vpp = options.peers.iter().flatten().any(|peer| matches!(peer, Peer::Vpp | Peer::VppAcl));
-        let most = if has_vpp { most + vpp::MEMORY } else { most };
         let hugepages = HugePages::reserve(most, &scratch)?;
         Ok(Self {
             options,
@@ -178,7 +175,6 @@ impl<'a> Bench<'a> {
             prefix: scratch::file_prefix(serial),
             exact_match_cache: self.options.ovs_emc,
             vswitch: build.unwrap_or(Path::new("vswitch")),
-            vpp: self.options.vpp.as_deref(),
         };
         peer::start(contender, &setup)
     }
@@ -188,16 +184,8 @@ impl<'a> Bench<'a> {
         if let Some(Err(reason)) = &self.plugin {
             return Some(format!("the template device could not be built: {reason}"));
         }
-        let unnamed = match peer {
-            Peer::Before if self.options.before.is_none() => Some("name the other build with --before"),
-            Peer::Vpp | Peer::VppAcl if self.options.vpp.is_none() => {
-                Some("name the folder where VPP is installed with --vpp")
-            }
-            Peer::Vpp | Peer::VppAcl if self.options.frames == Supply::Pcap => {
-                Some("VPP is measured with template devices only")
-            }
-            _ => None,
-        };
+        let unnamed = (peer == Peer::Before && self.options.before.is_none())
+            .then_some("name the other build with --before");
         let objection = unnamed
             .or_else(|| peer.objection(job))
             .or_else(|| self.options.frames.objection(job))

@@ -337,7 +337,6 @@ mod tests {
             prefix: "prefix".into(),
             exact_match_cache: Default::default(),
             vswitch: std::path::Path::new("vswitch"),
-            vpp: None,
         };
         config(&setup, &setup.daemon())
     }
@@ -346,7 +345,7 @@ mod tests {
     fn each_case_has_its_ports_and_everybody_has_a_place() {
         let l2 = text(Case::L2, false);
         assert_eq!((l2.matches("[[vnic]]").count(), l2.matches("[[uplink]]").count()), (2, 0));
-        assert!(l2.contains("10.0.1.16"));
+        assert!(l2.contains("10.0.129.16"));
         for case in [Case::Encap, Case::Decap, Case::Both] {
             let text = text(case, false);
             assert_eq!((text.matches("[[vnic]]").count(), text.matches("[[uplink]]").count()), (1, 1));

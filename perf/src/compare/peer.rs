@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cases::{Job, Peer};
 use super::plugin::TemplateDevice;
-use super::{ours, ovs, testpmd, vpp};
+use super::{ours, ovs, testpmd};
 use crate::Result;
 use crate::host::cores::Cores;
 use crate::host::daemon::DaemonSetup;
@@ -91,8 +91,6 @@ pub struct SwitchSetup<'a> {
     pub prefix: String,
     pub exact_match_cache: ovs::ExactMatchCache,
     pub vswitch: &'a Path,
-    /// Where VPP is installed.
-    pub vpp: Option<&'a Path>,
 }
 
 impl SwitchSetup<'_> {
@@ -163,8 +161,6 @@ pub fn start(contender: Contender, setup: &SwitchSetup<'_>) -> Result<Box<dyn Sw
         Contender::Peer(Peer::OvsExact) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Exact)?),
         Contender::Peer(Peer::OvsWildcard) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Wildcard)?),
         Contender::Peer(Peer::OvsConntrack) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Conntrack)?),
-        Contender::Peer(Peer::Vpp) => Box::new(vpp::Vpp::start(setup, false)?),
-        Contender::Peer(Peer::VppAcl) => Box::new(vpp::Vpp::start(setup, true)?),
         Contender::Peer(Peer::TestpmdMac) => Box::new(testpmd::start(setup, "mac")?),
         Contender::Peer(_) => Box::new(testpmd::start(setup, "io")?),
     })

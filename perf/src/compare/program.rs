@@ -135,7 +135,8 @@ mod tests {
                 (Case::Decap, Some(64)),
                 (Case::Encap, Some(1)),
             ] {
-                let vteps = if tenants.is_none() && traffic != Traffic::Mixed { 16_384 } else { 0 };
+                let has_tunnels = tenants.is_none() && way != Case::L2 && traffic != Traffic::Mixed;
+                let vteps = if has_tunnels { 16_384 } else { 0 };
                 for (inner_bytes, mix) in [
                     (64, Mix::default()),
                     (200, Mix { churn: 10, ..Mix::default() }),

@@ -161,7 +161,6 @@ impl<'a> LabBench<'a> {
             folder: self.scratch.folder(&format!("turn-{serial}"))?,
             prefix: scratch::file_prefix(serial),
             exact_match_cache: ExactMatchCache::Auto,
-            vpp: None,
             vswitch: self.vswitch,
         };
         let contender = match forwarder {
