@@ -52,7 +52,7 @@ const SET_LOG_BASE: u32 = 6;
 /// The one that says how large a ring is: behind its head of three words the number of the ring and its size.
 const SET_VRING_NUM: u32 = 8;
 
-/// The library has read a message. One that asks for a larger ring than any guest has ends the connection: what a look into a ring
+/// The library has read a message. One that asks for a larger ring than any guest has is refused: what a look into a ring
 /// may cost grows with the square of its size.
 unsafe extern "C" fn coming(vid: i32, message: *mut c_void) -> i32 {
     guard::on_library_thread();
@@ -62,8 +62,8 @@ unsafe extern "C" fn coming(vid: i32, message: *mut c_void) -> i32 {
         tracing::warn!(
             vid,
             size,
-            "a vhost-user peer asks for a ring of more than {MAX_RING} descriptors, which the switch does not take; its connection \
-             ends: give it smaller rings (rx_queue_size and tx_queue_size of QEMU, queue_size of virtio-user)"
+            "a vhost-user peer asks for a ring of more than {MAX_RING} descriptors, which is refused: give it smaller ones \
+             (rx_queue_size and tx_queue_size of QEMU, queue_size of virtio-user)"
         );
         return sys::RTE_VHOST_MSG_RESULT_ERR;
     }
