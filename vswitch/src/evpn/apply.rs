@@ -2,7 +2,7 @@
 //!
 //! What it does belongs to the owner `evpn`, and what others made is left alone. What cannot be is refused singly, and tried again when
 //! something of the switch has changed. Routes are tried as one change; of those that are refused so, each is looked at by itself, which costs
-//! little, and what is left and refused still is found by [halves](super::halves::Pieces).
+//! little, and what is left and refused still is found by halves (`halves.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -224,6 +224,7 @@ mod tests {
             "[eal]\nhuge-pages = \"never\"\nmemory = \"128MiB\"\nfile-prefix = \"connections-{}\"\nmbufs = 4095\n\
              [workers]\ncores = [{core}]\nidle = \"sleep\"\n\
              [[vpc]]\nname = \"red\"\nvni = 100\n[[vpc]]\nname = \"blue\"\nvni = 200\n\
+             [[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n[[subnet]]\nvpc = \"blue\"\nprefix = \"10.0.0.0/24\"\n\
              [[vnic]]\nname = \"goes\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:01\"\nvips = [\"10.0.0.1\"]\n\
              port = {{ kind = \"null\" }}\n\
              [[vnic]]\nname = \"stays\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:02\"\nvips = [\"10.0.0.2\"]\n\

@@ -142,7 +142,10 @@ port = { kind = "null" }
 [[vpc]]
 name = "red"
 vni = 100
-routes = [{ to = "10.9.0.0/16", via = { vtep = "172.16.0.2", mac = "02:00:00:00:09:01" } }]
+routes = [{ to = "10.9.0.0/16", vtep = "172.16.0.2", mac = "02:00:00:00:09:01" }]
+[[subnet]]
+vpc = "red"
+prefix = "10.0.0.0/24"
 [[security-group]]
 name = "web"
 vpc = "red"
