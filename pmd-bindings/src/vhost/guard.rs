@@ -243,18 +243,23 @@ fn enter(slots: &mut Vec<usize>, wanted: &[(usize, usize)]) {
 
 /// What the library has mapped of a guest's memory: where, and how many bytes. Only to be asked when it has mapped some.
 fn memory_of(vid: i32) -> Vec<(usize, usize)> {
+    let regions = regions_of(vid).into_iter();
+    let bounds = regions.map(|region| (region.mmap_addr as usize, region.mmap_size as usize));
+    bounds.filter(|&(start, length)| start != 0 && length != 0).collect()
+}
+
+/// A guest's memory as the library has it, of a peer that does not go meanwhile. Only to be asked when it has mapped some.
+pub(super) fn regions_of(vid: i32) -> Vec<sys::rte_vhost_mem_region> {
     let mut memory: *mut sys::rte_vhost_memory = std::ptr::null_mut();
-    // SAFETY: a valid place; the peer is one whose message the calling thread handles.
+    // SAFETY: a valid place; the library checks the number of the peer.
     let ret = unsafe { sys::rte_vhost_get_mem_table(vid, &raw mut memory) };
     // SAFETY: the library allocated and filled it, where it says so.
     let Some(table) = unsafe { memory.as_ref() }.filter(|_| ret == 0) else { return Vec::new() };
     // SAFETY: so many regions follow the count.
-    let regions = unsafe { table.regions.as_slice(table.nregions as usize) };
-    let bounds = regions.iter().map(|region| (region.mmap_addr as usize, region.mmap_size as usize));
-    let found = bounds.filter(|&(start, length)| start != 0 && length != 0).collect();
+    let regions = unsafe { table.regions.as_slice(table.nregions as usize) }.to_vec();
     // SAFETY: allocated with malloc for the caller, who has done with it.
     unsafe { libc::free(memory.cast()) };
-    found
+    regions
 }
 
 /// As [`memory_of`], of the log of dirty pages.

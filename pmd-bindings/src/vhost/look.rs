@@ -6,7 +6,7 @@
 
 use dpdk_sys as sys;
 
-use super::MAX_RING;
+use super::{MAX_RING, guard};
 use crate::clock::rdtsc;
 
 /// Cycles that a call may take before a look is worth it, beside one for each byte that it copied: ten times and more what it takes.
@@ -94,11 +94,15 @@ pub(super) unsafe fn has_empty_chains(vid: i32, ring: u16, packed: bool) -> bool
     let mut empty = (0..size).filter(|&index| at(index).is_empty()).count();
     // SAFETY: as above.
     let avail = unsafe { vring.__bindgen_anon_2.avail }.cast::<u16>().cast_const();
-    for near in 0..2 * NEAR {
+    let regions = guard::regions_of(vid);
+    // Of a packed ring the highest bit says which round it is in.
+    let next = u32::from(if packed { next & 0x7fff } else { next });
+    let first = next + (u32::from(size) - 1) * u32::from(NEAR);
+    for near in 0..2 * u32::from(NEAR) {
         if empty >= PROOF {
             break;
         }
-        let place = next.wrapping_sub(NEAR).wrapping_add(near) % size;
+        let place = ((first + near) % u32::from(size)) as u16;
         let head = match packed {
             true => place,
             false if avail.is_null() => break,
@@ -108,7 +112,7 @@ pub(super) unsafe fn has_empty_chains(vid: i32, ring: u16, packed: bool) -> bool
         let head = at(head % size);
         if head.flags & INDIRECT != 0 {
             // SAFETY: the caller's promise.
-            empty += unsafe { empty_ones_of(vid, head, size, packed) };
+            empty += unsafe { empty_ones_of(&regions, head, size, packed) };
         }
     }
     empty >= PROOF
@@ -118,14 +122,12 @@ pub(super) unsafe fn has_empty_chains(vid: i32, ring: u16, packed: bool) -> bool
 ///
 /// # Safety
 /// A peer that does not go meanwhile.
-unsafe fn empty_ones_of(vid: i32, head: Descriptor, size: u16, packed: bool) -> usize {
-    let mut memory: *mut sys::rte_vhost_memory = std::ptr::null_mut();
-    // SAFETY: the caller's promise, and a valid place.
-    let ret = unsafe { sys::rte_vhost_get_mem_table(vid, &raw mut memory) };
-    // SAFETY: the library allocated and filled it, where it says so.
-    let Some(regions) = unsafe { memory.as_ref() }.filter(|_| ret == 0) else { return 0 };
-    // SAFETY: so many regions follow the count.
-    let regions = unsafe { regions.regions.as_slice(regions.nregions as usize) };
+unsafe fn empty_ones_of(
+    regions: &[sys::rte_vhost_mem_region],
+    head: Descriptor,
+    size: u16,
+    packed: bool,
+) -> usize {
     let count = (head.length as usize / DESCRIPTOR).min(usize::from(size));
     let bytes = (count * DESCRIPTOR) as u64;
     let place = regions.iter().find_map(|region| {
@@ -134,11 +136,8 @@ unsafe fn empty_ones_of(vid: i32, head: Descriptor, size: u16, packed: bool) -> 
     });
     // SAFETY: inside a region, which is mapped while the peer does not go.
     let is_empty =
-        |table: &*const u8, index: usize| unsafe { Descriptor::at(*table, index, packed) }.is_empty();
-    let found = place.map_or(0, |table| (0..count).filter(|&index| is_empty(&table, index)).count());
-    // SAFETY: allocated with malloc for the caller, who has done with it.
-    unsafe { libc::free(memory.cast()) };
-    found
+        |table: *const u8, index: usize| unsafe { Descriptor::at(table, index, packed) }.is_empty();
+    place.map_or(0, |table| (0..count).filter(|&index| is_empty(table, index)).count())
 }
 
 #[cfg(test)]
