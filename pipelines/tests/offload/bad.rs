@@ -7,7 +7,6 @@ use pipelines::qos::Class;
 use rules::*;
 
 use crate::bad_device::{Bad, Lab};
-use testkit::*;
 
 #[test]
 fn bad_devices_without_room_or_will_are_counted_by_their_words() {
@@ -59,12 +58,7 @@ fn bad_changes_that_fail_take_their_flows_out() {
     let mut lab = Lab::new(EswitchConfig { fail_one_in: 14, ..EswitchConfig::default() });
     lab.run(5, &[1, 2]);
     assert_eq!([1, 2].map(|port| lab.status(port)), [Status::Hardware, Status::Hardware]);
-    let place = lab.host.world.tunnel(0, 3);
-    let destination = pipelines::snapshot::Destination::Mac(R.mac);
-    let slot = lab.host.world.snapshot.location(0, destination).unwrap().slot;
-    lab.host.world.writer.update(slot.slot, place);
-    let tables = lab.host.tables();
-    lab.manager.follow(&mut lab.device, &tables);
+    lab.move_station();
     assert_eq!(
         [1, 2].map(|port| lab.status(port).to_string()),
         ["refused: the device failed (unspecified)"; 2]

@@ -257,6 +257,16 @@ impl Lab {
         self.host.entries().iter().map(|entry| entry.key).find(of_port).expect("a flow")
     }
 
+    /// The station that the flows are with goes to another host.
+    pub fn move_station(&mut self) {
+        let place = self.host.world.tunnel(0, 3);
+        let destination = pipelines::snapshot::Destination::Mac(R.mac);
+        let slot = self.host.world.snapshot.location(0, destination).unwrap().slot;
+        self.host.world.writer.update(slot.slot, place);
+        let tables = self.host.tables();
+        self.manager.follow(&mut self.device, &tables);
+    }
+
     pub fn status(&self, port: u16) -> Status {
         self.manager.why(&self.key(port))
     }

@@ -7,7 +7,6 @@ use pipelines::offload::sim::EswitchConfig;
 use rules::*;
 
 use crate::bad_device::Lab;
-use testkit::*;
 
 /// A host with the flows 1 and 2 in hardware, which share all rules but their gates, and the gate of the first.
 fn two_flows() -> (Lab, RuleId) {
@@ -90,12 +89,7 @@ fn bad_removals_that_fail_for_long_leave_nothing_behind() {
 fn bad_rules_that_stay_beside_what_replaced_them_send_their_flows_to_software() {
     let (mut lab, _) = two_flows();
     lab.device.keeps = lab.device.eswitch.ids().into_iter().map(|id| (id, 1)).collect();
-    let place = lab.host.world.tunnel(0, 3);
-    let destination = pipelines::snapshot::Destination::Mac(R.mac);
-    let slot = lab.host.world.snapshot.location(0, destination).unwrap().slot;
-    lab.host.world.writer.update(slot.slot, place);
-    let tables = lab.host.tables();
-    lab.manager.follow(&mut lab.device, &tables);
+    lab.move_station();
     assert_eq!([1, 2].map(|port| lab.status(port).to_string()), ["refused: not now (rule)"; 2]);
     assert_eq!((lab.manager.rules(), lab.device.eswitch.len()), (0, 0));
     let before = lab.by_hardware;
