@@ -51,10 +51,10 @@ impl Relocation {
     /// All locations stay.
     pub const NONE: Self = Self { come: Vec::new(), gone: Vec::new() };
 
-    /// Whether a location stays as it is.
-    pub fn leaves(&self, location: &LocationConfig) -> bool {
-        let key = (location.vni, location.vip);
-        !self.gone.contains(&key) && !self.come.iter().any(|come| (come.vni, come.vip) == key)
+    /// The addresses whose locations do not stay as they are.
+    pub fn addresses(&self) -> HashSet<(Vni, IpAddr)> {
+        let come = self.come.iter().map(|location| (location.vni, location.vip));
+        come.chain(self.gone.iter().copied()).collect()
     }
 }
 
@@ -135,10 +135,8 @@ impl<'c> Difference<'c> {
             // With the MAC address of the vNIC it is the vNIC itself, which moves here; another one must not be there.
             let others = self.taken(kept.at).filter(|(vnic, location)| vnic.mac != location.mac);
             let others = others.map(|(_, other)| other).chain(self.left_in_groups(kept.of));
-            let mut known = HashSet::new();
-            checked.locations.extend(others.filter(|location| {
-                self.relocation.leaves(location) && known.insert((location.vni, location.vip))
-            }));
+            let mut known = self.relocation.addresses();
+            checked.locations.extend(others.filter(|location| known.insert((location.vni, location.vip))));
         }
         Cow::Owned(checked)
     }

@@ -72,7 +72,8 @@ impl Switch {
         let gone: Vec<Vni> = old.vpcs.iter().map(|vpc| vpc.vni).filter(|vni| !vnis.contains(vni)).collect();
         if !keeps_locations(&old, &new) {
             let kept = self.topology.locations().filter(|location| !gone.contains(&location.vni));
-            let kept = kept.filter(|location| relocation.leaves(location)).cloned();
+            let moved = relocation.addresses();
+            let kept = kept.filter(|location| !moved.contains(&(location.vni, location.vip))).cloned();
             new.locations = kept.chain(relocation.come.iter().cloned()).collect();
             let left_out = give_way(&mut new, &self.owners);
             let before = self.before_a_change();

@@ -23,19 +23,20 @@ pub fn give_way(config: &mut Config, owners: &Owners) -> Vec<String> {
     let is_heard =
         |section: &str, id: &str| matches!(owners.at_run_time(section, id), Owner::Etcd | Owner::Evpn);
     let mut reach = Reach::new(&config.uplinks);
-    let mut vpcs = std::mem::take(&mut config.vpcs);
-    for vpc in &mut vpcs {
-        let known = vpc.clone();
-        vpc.routes.retain(|route| {
+    for vpc in &mut config.vpcs {
+        let mut routes = std::mem::take(&mut vpc.routes);
+        routes.retain(|route| {
             let RouteTargetConfig::Gateways(gateways) = &route.target else { return true };
-            let id = route_id(&known, route);
-            let fault = gateways.iter().find_map(|gateway| reach.fault(gateway.vtep));
-            let stays = fault.is_none() || !is_heard("route", &id);
-            left_out.extend(fault.filter(|_| !stays).map(|fault| format!("route {id}: {fault}")));
+            let Some(fault) = gateways.iter().find_map(|gateway| reach.fault(gateway.vtep)) else {
+                return true;
+            };
+            let id = route_id(vpc, route);
+            let stays = !is_heard("route", &id);
+            left_out.extend((!stays).then(|| format!("route {id}: {fault}")));
             stays
         });
+        vpc.routes = routes;
     }
-    config.vpcs = vpcs;
     let rules = Rules::of(config);
     let mut locations = std::mem::take(&mut config.locations);
     locations.retain_mut(|location| {
@@ -43,9 +44,11 @@ pub fn give_way(config: &mut Config, owners: &Owners) -> Vec<String> {
         if !is_heard("location", &id) {
             return true;
         }
-        rules.leave_groups(location);
+        // Of groups it is known here that there are those that are left; asking so of each location costs what there is of groups.
+        let groups = rules.known_groups(location);
         let fault = rules.fault(location).or_else(|| reach.fault(location.vtep).map(str::to_owned));
         let fault = fault.or_else(|| Some(validate::location(config, location).err()?.to_string()));
+        location.groups = groups;
         left_out.extend(fault.iter().map(|fault| format!("location {id}: {fault}")));
         fault.is_none()
     });
@@ -111,10 +114,11 @@ impl Rules {
         Self { vnis: vnis.values().copied().collect(), local: local.collect(), groups: groups.collect() }
     }
 
-    /// Groups that the network does not have here say nothing.
-    fn leave_groups(&self, location: &mut LocationConfig) {
-        let vni = location.vni;
-        location.groups.retain(|group| self.groups.contains(&(vni, group.clone())));
+    /// Takes the groups out of a location: those that its network has here. Others say nothing.
+    fn known_groups(&self, location: &mut LocationConfig) -> Vec<Name> {
+        let mut groups = std::mem::take(&mut location.groups);
+        groups.retain(|group| self.groups.contains(&(location.vni, group.clone())));
+        groups
     }
 
     fn fault(&self, location: &LocationConfig) -> Option<String> {
