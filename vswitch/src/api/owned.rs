@@ -3,10 +3,10 @@
 use tonic::{Code, Status};
 
 use super::refusal::Problems;
-use crate::config::{Config, Source};
+use crate::config::Source;
 use crate::controller::Controller;
 use crate::state::owners::{Owner, Owners};
-use crate::switch::Switch;
+use crate::switch::testing;
 
 const FILE: &str = r#"
 [[uplink]]
@@ -48,15 +48,9 @@ vtep = "172.16.0.2"
 /// Port `of-file` is the file's, port `of-api` and the location of 10.0.0.3 the API's, vNIC `pod` the CNI plugin's, and the location of
 /// 10.0.0.2 another host's, by etcd.
 pub(super) fn controller() -> Controller {
-    let core = pmd::lcore::available().into_iter().last().unwrap_or(0);
-    let process = format!(
-        "[eal]\nhuge-pages = \"never\"\nmemory = \"128MiB\"\nfile-prefix = \"owned-{}\"\nmbufs = 4095\n\
-         [workers]\ncores = [{core}]\nidle = \"sleep\"\n",
-        std::process::id()
-    );
-    let config = Config::parse(&format!("{process}{FILE}{OTHERS}"), "test").unwrap();
-    let mut switch = Switch::start(config).unwrap_or_else(|error| panic!("{error}"));
-    switch.set_config_file(Some(Source::parse(&format!("{process}{FILE}"), "f.toml").unwrap()));
+    let mut switch = testing::start(&format!("{FILE}{OTHERS}"));
+    let file = testing::process(4095) + FILE;
+    switch.set_config_file(Some(Source::parse(&file, "f.toml").unwrap()));
     let mut owners = Owners::default();
     owners.set(("vnic".into(), "pod".into()), Owner::Cni);
     owners.set(("location".into(), "100 10.0.0.2".into()), Owner::Etcd);

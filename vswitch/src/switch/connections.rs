@@ -216,23 +216,18 @@ fn names(snapshot: &Snapshot) -> impl Fn(u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::switch::testing;
 
     #[test]
     fn a_vnic_takes_no_connection_into_another_network() {
-        let core = pmd::lcore::available().into_iter().last().unwrap_or(0);
-        let text = format!(
-            "[eal]\nhuge-pages = \"never\"\nmemory = \"128MiB\"\nfile-prefix = \"connections-{}\"\nmbufs = 4095\n\
-             [workers]\ncores = [{core}]\nidle = \"sleep\"\n\
-             [[vpc]]\nname = \"red\"\nvni = 100\n[[vpc]]\nname = \"blue\"\nvni = 200\n\
+        let mut switch = testing::start(
+            "[[vpc]]\nname = \"red\"\nvni = 100\n[[vpc]]\nname = \"blue\"\nvni = 200\n\
              [[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n[[subnet]]\nvpc = \"blue\"\nprefix = \"10.0.0.0/24\"\n\
              [[vnic]]\nname = \"goes\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:01\"\nvips = [\"10.0.0.1\"]\n\
-             port = {{ kind = \"null\" }}\n\
+             port = { kind = \"null\" }\n\
              [[vnic]]\nname = \"stays\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:02\"\nvips = [\"10.0.0.2\"]\n\
-             port = {{ kind = \"null\" }}\n",
-            std::process::id()
+             port = { kind = \"null\" }\n",
         );
-        let config = Config::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"));
-        let mut switch = Switch::start(config).unwrap_or_else(|error| panic!("{error}"));
         let index = |switch: &Switch, name: &str| switch.topology.vnic(name).unwrap().index;
         for (own, name) in [(1, "goes"), (2, "stays")] {
             let vnic = u64::from(index(&switch, name));

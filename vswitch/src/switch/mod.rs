@@ -30,6 +30,8 @@ mod queues;
 mod saving;
 mod start;
 mod tend;
+#[cfg(test)]
+pub(crate) mod testing;
 mod tidy;
 mod uplinks;
 pub mod view;

@@ -2,24 +2,19 @@
 
 use crate::cluster::book::Seen;
 use crate::cluster::status::Shared;
-use crate::config::Config;
-use crate::switch::Switch;
+use crate::switch::testing;
 
 use super::*;
 
 /// A switch at 172.16.0.1 that follows an etcd in which hosts say that they are at these VTEPs.
 fn controller(hosts: &[(&str, &str)]) -> Controller {
-    let core = pmd::lcore::available().into_iter().last().unwrap_or(0);
-    let text = format!(
-        "[eal]\nhuge-pages = \"never\"\nmemory = \"128MiB\"\nfile-prefix = \"cluster-{}\"\nmbufs = 4095\n\
-         [workers]\ncores = [{core}]\nidle = \"sleep\"\n[forward]\nauto-start = false\n\
-         [control]\netcd = {{ endpoints = [\"http://127.0.0.1:1\"], host = \"own\" }}\n\
-         [[uplink]]\nname = \"up\"\nport = {{ kind = \"null\" }}\naddresses = [\"172.16.0.1/24\"]\n",
-        std::process::id()
+    let switch = testing::start(
+        "[forward]\nauto-start = false\n\
+         [control]\netcd = { endpoints = [\"http://127.0.0.1:1\"], host = \"own\" }\n\
+         [[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"172.16.0.1/24\"]\n",
     );
-    let config = Config::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"));
-    let etcd = config.control.etcd.clone().unwrap();
-    let mut controller = Controller::new(Switch::start(config).unwrap(), None);
+    let etcd = switch.bare_config().control.etcd.clone().unwrap();
+    let mut controller = Controller::new(switch, None);
     let shared = Shared::new(&etcd, &Name::new("own").unwrap());
     for (name, vtep) in hosts {
         let seen = Seen { vteps: Some([vtep.parse().unwrap()].into()), ..Seen::default() };

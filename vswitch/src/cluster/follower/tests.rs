@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::api::Job;
 use crate::controller::Controller;
-use crate::switch::Switch;
+use crate::switch::{Switch, testing};
 
 /// Control, on a thread of its own, and how often it was asked for something.
 struct Control {
@@ -19,14 +19,9 @@ struct Control {
 impl Control {
     /// With a switch that has nothing, and a client of it.
     fn start() -> (Self, Follower) {
-        let core = pmd::lcore::available().into_iter().last().unwrap_or(0);
-        let text = format!(
-            "[eal]\nhuge-pages = \"never\"\nmemory = \"128MiB\"\nfile-prefix = \"follower-{}\"\nmbufs = 4095\n\
-             [workers]\ncores = [{core}]\nidle = \"sleep\"\n[forward]\nauto-start = false\n\
-             [control]\netcd = {{ endpoints = [\"http://127.0.0.1:1\"], host = \"own\" }}\n",
-            std::process::id()
+        let config = testing::config(
+            "[forward]\nauto-start = false\n[control]\netcd = { endpoints = [\"http://127.0.0.1:1\"], host = \"own\" }\n",
         );
-        let config = Config::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"));
         let (etcd, own) = (config.control.etcd.clone().unwrap(), Name::new("own").unwrap());
         let (jobs, mut waiting) = mpsc::channel::<Job>(8);
         let asked = Arc::new(AtomicUsize::new(0));

@@ -5,20 +5,15 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Receiver, bounded};
 
 use super::*;
-use crate::config::Config;
+use crate::switch::testing;
 use crate::worker::WorkerCommand;
 
 fn start() -> Switch {
-    let core = pmd::lcore::available().into_iter().last().unwrap_or(0);
-    let text = format!(
-        "[eal]\nhuge-pages = \"never\"\nmemory = \"128MiB\"\nfile-prefix = \"following-{}\"\nmbufs = 4095\n\
-         [workers]\ncores = [{core}]\nidle = \"sleep\"\n[forward]\nauto-start = false\n\
-         [[uplink]]\nname = \"up\"\nport = {{ kind = \"null\" }}\naddresses = [\"172.16.0.1/24\"]\n\
+    testing::start(
+        "[forward]\nauto-start = false\n\
+         [[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"172.16.0.1/24\"]\n\
          [[vpc]]\nname = \"red\"\nvni = 100\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n",
-        std::process::id()
-    );
-    let config = Config::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"));
-    Switch::start(config).unwrap_or_else(|error| panic!("{error}"))
+    )
 }
 
 fn at(vip: &str, vtep: &str) -> LocationConfig {

@@ -2,16 +2,13 @@
 //! wants a process of its own.
 
 use super::*;
+use crate::switch::testing;
 
 fn config(auto_start: bool) -> Config {
-    let core = pmd::lcore::available().into_iter().last().unwrap_or(0);
-    let text = format!(
-        "[eal]\nhuge-pages = \"never\"\nmemory = \"128MiB\"\nfile-prefix = \"handover-{}\"\nmbufs = 4095\n\
-         [workers]\ncores = [{core}]\nidle = \"sleep\"\n[forward]\nauto-start = {auto_start}\n\
-         [[port]]\nname = \"a\"\nport = {{ kind = \"null\" }}\n[[port]]\nname = \"b\"\nport = {{ kind = \"null\" }}\n",
-        std::process::id()
-    );
-    Config::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"))
+    testing::config(&format!(
+        "[forward]\nauto-start = {auto_start}\n\
+         [[port]]\nname = \"a\"\nport = {{ kind = \"null\" }}\n[[port]]\nname = \"b\"\nport = {{ kind = \"null\" }}\n"
+    ))
 }
 
 /// Whether it forwards, and whether it polls each port.

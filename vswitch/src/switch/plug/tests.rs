@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::switch::ahead::Next;
+use crate::switch::testing;
 
 const CONFIG: &str = r#"
 [forward]
@@ -24,14 +25,7 @@ port = { kind = "null" }
 "#;
 
 fn start() -> Switch {
-    let core = pmd::lcore::available().into_iter().last().unwrap_or(0);
-    let text = format!(
-        "[eal]\nhuge-pages = \"never\"\nmemory = \"128MiB\"\nfile-prefix = \"plug-{}\"\nmbufs = 4095\n\
-         [workers]\ncores = [{core}]\nidle = \"sleep\"\n{CONFIG}",
-        std::process::id()
-    );
-    let config = Config::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"));
-    Switch::start(config).unwrap_or_else(|error| panic!("{error}"))
+    testing::start(CONFIG)
 }
 
 #[test]

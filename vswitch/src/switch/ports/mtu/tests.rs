@@ -3,11 +3,10 @@
 use pipelines::snapshot::PortIndex;
 
 use crate::config::Config;
-use crate::switch::{Missing, Switch};
+use crate::switch::{Missing, Switch, testing};
 
 /// A switch of two vNICs and an uplink with these MTUs; the second vNIC's port is a device of DPDK that keeps its MTU itself.
 fn config([uplink, one, two]: [u16; 3], more: &str) -> Config {
-    let core = pmd::lcore::available().into_iter().last().unwrap_or(0);
     let vnic = |n: u8, mtu: u16, port: &str| {
         format!(
             "[[vnic]]\nname = \"v{n}\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:0{n}\"\nvips = [\"10.0.0.{n}\"]\nmtu = {mtu}\n\
@@ -15,13 +14,12 @@ fn config([uplink, one, two]: [u16; 3], more: &str) -> Config {
         )
     };
     let text = [
+        testing::process(7500),
         format!(
-            "[eal]\nhuge-pages = \"never\"\nmemory = \"128MiB\"\nfile-prefix = \"mtu-{}\"\nmbufs = 7500\n\
-             [workers]\ncores = [{core}]\nidle = \"sleep\"\n[forward]\nauto-start = false\n\
+            "[forward]\nauto-start = false\n\
              [[vpc]]\nname = \"red\"\nvni = 100\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n\
              [[uplink]]\nname = \"up\"\nport = {{ kind = \"raw\", vdev = \"net_null71\" }}\naddresses = [\"172.16.0.1/24\"]\n\
-             mtu = {uplink}\n",
-            std::process::id()
+             mtu = {uplink}\n"
         ),
         vnic(1, one, "{ kind = \"null\" }"),
         vnic(2, two, "{ kind = \"raw\", vdev = \"net_null72\" }"),

@@ -1,0 +1,27 @@
+//! Switches for tests. DPDK runs once per process, so each test wants a process of its own.
+
+use super::Switch;
+use crate::config::Config;
+
+/// The sections of a process with one worker, which sleeps, and so many packet buffers, not on huge pages.
+pub fn process(mbufs: u32) -> String {
+    let core = pmd::lcore::available().into_iter().last().unwrap_or(0);
+    format!(
+        "[eal]\nhuge-pages = \"never\"\nmemory = \"128MiB\"\nfile-prefix = \"test-{}\"\nmbufs = {mbufs}\n\
+         [workers]\ncores = [{core}]\nidle = \"sleep\"\n",
+        std::process::id()
+    )
+}
+
+/// What the rest of a config says, in such a process.
+#[track_caller]
+pub fn config(rest: &str) -> Config {
+    let text = process(4095) + rest;
+    Config::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+/// A switch of such a config.
+#[track_caller]
+pub fn start(rest: &str) -> Switch {
+    Switch::start(config(rest)).unwrap_or_else(|error| panic!("{error}"))
+}
