@@ -3,6 +3,7 @@
 //!
 //! The generic cell rate algorithm (ITU-T I.371): one word per source, no timer.
 
+use crate::direction::Direction;
 use crate::flow_key::Scope;
 use crate::rows::Rows;
 
@@ -19,7 +20,8 @@ const SERVICE_TOLERANCE_NS: u64 = 10 * SERVICE_INTERVAL_NS;
 pub struct MissLimits {
     vnics: Rows<Due>,
     vpcs: Rows<Due>,
-    errors: Rows<Due>,
+    /// About what a vNIC sends, and about what comes for it.
+    errors: [Rows<Due>; 2],
     services: Rows<Due>,
     floods: Floods,
     interval_ns: u64,
@@ -31,7 +33,7 @@ impl MissLimits {
         Self {
             vnics: Rows::new(vnics, Due::default),
             vpcs: Rows::new(vpcs, Due::default),
-            errors: Rows::new(vnics, Due::default),
+            errors: [Rows::new(vnics, Due::default), Rows::new(vnics, Due::default)],
             services: Rows::new(vnics, Due::default),
             floods: Floods { vnics: Rows::new(vnics, Due::default), vpcs: Rows::new(vpcs, Due::default) },
             interval_ns: 0,
@@ -64,10 +66,13 @@ impl MissLimits {
         due.admit(interval_ns(per_second).saturating_mul(u64::from(copies)), now_ns)
     }
 
-    /// True when one of so many ICMP errors a second (0: no limit) about a vNIC may be sent now; then it counts as sent.
+    /// True when one of so many ICMP errors a second (0: no limit) about what a vNIC sends, or about what comes for it, may be
+    /// sent now; then it counts as sent. What others send it takes nothing from what the vNIC is told itself.
     #[inline]
-    pub fn admit_error(&mut self, vnic: u32, per_second: u32, now_ns: u64) -> bool {
-        self.errors.at_mut(vnic).admit(interval_ns(per_second), now_ns)
+    pub fn admit_error(&mut self, vnic: u32, direction: Direction, per_second: u32, now_ns: u64) -> bool {
+        let [out, incoming] = &mut self.errors;
+        let due = if direction == Direction::Out { out } else { incoming };
+        due.at_mut(vnic).admit(interval_ns(per_second), now_ns)
     }
 
     /// True when a vNIC may ask a service now; then it has.

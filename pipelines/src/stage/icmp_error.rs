@@ -136,7 +136,7 @@ fn is_to_all_of_a_subnet(cx: &Cx, meta: &Meta) -> bool {
 }
 
 /// Drops a packet and tells its sender why, as often as the vNIC that it is about may cause errors: the one that sent it,
-/// or `receiver`, a vNIC of this host, of a packet out of a tunnel.
+/// or `receiver`, a vNIC of this host, of a packet out of a tunnel; each has a rate of its own.
 #[cold]
 #[inline(never)]
 pub(super) fn complain<P: PacketBuf, S: Sink<P>>(
@@ -172,7 +172,7 @@ pub(super) fn complain<P: PacketBuf, S: Sink<P>>(
     };
     let told = sayable
         && to.is_some_and(|to| {
-            limits.admit_error(about, cx.snapshot.settings.error_rate, cx.now.ns)
+            limits.admit_error(about, direction, cx.snapshot.settings.error_rate, cx.now.ns)
                 && make(packet, &meta.headers, complaint, &speaker, to)
         });
     if !told {

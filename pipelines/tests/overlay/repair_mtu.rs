@@ -194,3 +194,14 @@ fn errors_are_bounded_and_take_nothing_from_new_flows() {
     assert!((1000..=1052).contains(&errors), "{errors} errors in a second");
     world.one(1, &v4(A, R).tcp(1, 2, 2, b""), &ENCAP);
 }
+
+/// What others send to a vNIC in too long packets takes nothing of what the vNIC is told of its own.
+#[test]
+fn errors_about_what_comes_take_nothing_from_those_about_what_is_sent() {
+    let mut world = plain();
+    world.snapshot.settings.error_rate = 10;
+    let long_in = tunnelled(&of_length(&v4(R, A), 1501));
+    let flood = (0..200).map(|_| world.pass(UPLINK, &long_in).len()).sum::<usize>();
+    assert!((1..=10).contains(&flood), "{flood} errors to R");
+    assert_eq!(world.pass(1, &of_length(&v4(A, R), 1501)).len(), 1, "A is told");
+}
