@@ -12,11 +12,11 @@ use crate::drops::DropReason;
 use crate::flow_key::{FlowAddresses, FlowKey, Scope};
 use crate::martian::{is_link_scoped, is_martian};
 use crate::nft::{FlowAction, FlowVerdict};
-use crate::reverse_path::is_link_local;
+use crate::reverse_path::{self, is_link_local};
 use crate::security;
 use crate::service;
 use crate::snapshot::{Destination, Location, Route, RouteTarget, Snapshot, Vpc};
-use crate::vlt::SlotRef;
+use crate::vlt::{Place, SlotRef};
 use crate::vtep::{self, SourceVtep};
 
 use crate::stage::key::is_reliable;
@@ -57,7 +57,10 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> FlowAction {
         {
             (FlowAction::drop(DropReason::MARTIAN), true)
         }
-        (true, Some(FlowAddresses { destination, .. })) => route(snapshot, vpc, destination, key.entropy()),
+        (true, Some(ip)) => {
+            let decided = route(snapshot, vpc, ip.destination, key.entropy());
+            into_peer(snapshot, vpc, ip, decided)
+        }
         // The router speaks ARP and IP only; ARP was answered before.
         (true, None) => (FlowAction::drop(DropReason::TO_ROUTER), true),
         (false, _) => bridge(snapshot, vpc, key.dst_mac(), key.direction()),
@@ -188,6 +191,27 @@ fn route(snapshot: &Snapshot, vpc: &Vpc, destination: IpAddr, entropy: u16) -> (
             Some(gateway) => (rewrite(forward(gateway.slot), vpc.router_mac, gateway.mac), true),
             None => (FlowAction::drop(DropReason::NO_ROUTE), true),
         },
+    }
+}
+
+/// What becomes of packets that were routed to a station of another VPC on this host: that VPC's routes have a word in it. Those
+/// elsewhere are their host's to accept.
+fn into_peer(
+    snapshot: &Snapshot,
+    vpc: &Vpc,
+    ip: FlowAddresses,
+    (action, fixed): (FlowAction, bool),
+) -> (FlowAction, bool) {
+    let peer = match vpc.route(ip.destination) {
+        Some(Route::Via(_, RouteTarget::Peer(peer))) => snapshot.vpc(*peer),
+        _ => None,
+    };
+    let is_here = || matches!(snapshot.vlt.read(action.slot).place, Place::Local { .. });
+    match peer.filter(|_| action.verdict == FlowVerdict::Forward && is_here()) {
+        Some(peer) if !reverse_path::comes_back(snapshot, vpc.index, peer, ip.source) => {
+            (FlowAction::drop(DropReason::INNER_SOURCE), false)
+        }
+        _ => (action, fixed),
     }
 }
 

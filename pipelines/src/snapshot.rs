@@ -18,7 +18,8 @@
 //! | what a vNIC is allowed, and whether it is guarded | `bump` its cell: rules in hardware were made of it |
 //! | a vNIC comes | its VIPs and MAC are locations that come |
 //! | a vNIC goes | [`Snapshot::bump`] its cell and `touch_vpc`: its index may be used again, by another VPC even; its locations go |
-//! | subnets, routes, peers, flooding, VLAN policy of a VPC | `touch_vpc` |
+//! | flooding, VLAN policy of a VPC | `touch_vpc` |
+//! | subnets, routes, peers of a VPC | `touch_vpc` of it and of those that route to it; with groups a new [`Security::epoch`]: whose address it is follows from them |
 //! | router MAC of a VPC | `touch_vpc` of it and of those that route to it |
 //! | a VPC comes or goes | `touch_vpc` of it (before it goes) and of those that have a route to it |
 //! | flood list of a VPC, VTEPs that the config lists | [`Snapshot::touch_strangers`] of the VPCs |
@@ -256,7 +257,7 @@ pub struct Settings {
     pub miss_budget: u32,
     /// Slow-path packets per second and vNIC (or VPC, for what comes out of the tunnel); 0: no limit.
     pub miss_rate: u32,
-    /// ICMP errors per second and vNIC that they are about (RFC 1812 section 4.3.2.8, RFC 4443 section 2.4 (f)); 0: no limit.
+    /// ICMP errors per second, of each worker, about what a vNIC sends, and as many about what comes for it (RFC 1812 section 4.3.2.8, RFC 4443 section 2.4 (f)); 0: no limit.
     pub error_rate: u32,
     /// Copies of flooded packets per burst; a packet that needs more is not flooded at all.
     pub flood_budget: u32,

@@ -300,6 +300,11 @@ impl Connections {
         }
     }
 
+    /// Notes that somebody goes on with a connection that has ended, so that it is not forgotten meanwhile.
+    pub fn remember(&self, slot: u32, tick: u32) {
+        self.ledger.seen(slot, tick);
+    }
+
     /// Notes that a connection was used.
     pub fn touch(&self, slot: u32, tick: u32) {
         if !self.record(slot).state.is_over() {

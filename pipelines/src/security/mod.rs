@@ -15,8 +15,11 @@ use std::sync::Arc;
 pub use policy::{Policy, RuleSet};
 
 use crate::connections::{ConnectionKey, Connections};
+use crate::decide::decide;
 use crate::flow_key::{FlowKey, Scope};
+use crate::nft::FlowVerdict;
 use crate::snapshot::{Prefix, Route, RouteTarget, Snapshot};
+use crate::vlt::Place;
 use crate::{Direction, reverse_path};
 
 /// What a rule is about, besides the other end.
@@ -182,6 +185,21 @@ pub fn leaves_to_hardware(
         Scope::Vpc(_) => true,
     };
     sends && receiver.is_none_or(|vnic| admitted(vnic, false))
+}
+
+/// False for queue pairs of a vNIC in groups whose connection has ended or was forgotten since they went into hardware: software
+/// would drop their packets now. Hardware tells of no packet, and what comes for a vNIC keeps no connection with queue pairs
+/// alive. Of such a vNIC no other flows are in hardware.
+pub fn stays_in_hardware(snapshot: &Snapshot, connections: &Connections, key: &FlowKey) -> bool {
+    if key.class() == 0 || snapshot.security.is_off() {
+        return true;
+    }
+    let decision = decide(snapshot, key);
+    let receiver = match snapshot.vlt.read(decision.slot).place {
+        Place::Local { vnic } if decision.verdict == FlowVerdict::Forward => Some(vnic),
+        _ => None,
+    };
+    leaves_to_hardware(snapshot, Some(connections), key, receiver)
 }
 
 #[cfg(test)]

@@ -75,6 +75,12 @@ impl RuleSet {
         lengths.for_each(|(_, prefixes)| prefixes.finish());
     }
 
+    /// True where what no rule names is allowed, and so everything: there are no rules that refuse.
+    #[must_use]
+    pub const fn allows_all(&self) -> bool {
+        self.default
+    }
+
     /// True when a flow is allowed. `groups` says in which groups its other end is; it is asked only where that matters.
     pub fn allows<'g>(&self, subject: &Subject, groups: impl FnOnce() -> &'g [u32]) -> bool {
         self.default

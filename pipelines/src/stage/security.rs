@@ -25,7 +25,7 @@ use crate::flow_key::{FlowKey, FlowPorts, Scope};
 use crate::nft::{Bits, FlowAction, FlowVerdict, Nft, NftEntry};
 use crate::reverse_path::{ErrorSender, may_report};
 use crate::security::{self, Policy, Subject};
-use crate::snapshot::{Destination, Snapshot};
+use crate::snapshot::{Destination, Route, RouteTarget, Snapshot};
 use crate::vlt::{Hot, Place, SlotRef, VltReading};
 
 /// How far behind its cell the generation of a flow is that is judged packet by packet.
@@ -203,7 +203,9 @@ pub(super) fn judge(
 ) -> Judgement {
     let mut all = Judgement::PASSES;
     let is_judged = matches!(action.verdict, FlowVerdict::Forward | FlowVerdict::Flood);
-    if !is_judged || is_neighbour_protocol(&meta.headers) {
+    // Neighbour discovery stays on its link (RFC 4861): what the router is to send on is none.
+    let is_neighbours = is_neighbour_protocol(&meta.headers) && action.rewrite == 0;
+    if !is_judged || is_neighbours {
         return all;
     }
     let mut ends = ends(cx.snapshot, &meta.key, action);
@@ -215,7 +217,12 @@ pub(super) fn judge(
     for (vnic, out) in first.into_iter().chain(second) {
         let row = cx.snapshot.row(vnic);
         let Some(policy) = cx.snapshot.security.policy(row.group_set) else { continue };
-        let one = End { cx, connections, meta, head, vnic, vpc: row.vpc, policy, out }.judge();
+        let end = End { cx, connections, meta, head, vnic, vpc: row.vpc, policy, out };
+        let one = if out && !end.goes_where_its_address_is(action) {
+            end.refused(Watch::NONE, false)
+        } else {
+            end.judge()
+        };
         let watch = if one.watch.is_none() { all.watch } else { one.watch };
         all = Judgement { refused: one.refused, watch, lasts: all.lasts && one.lasts };
         if all.refused.is_some() {
@@ -302,33 +309,49 @@ impl End<'_> {
         if self.is_tcp() { self.meta.headers.tcp_flags } else { 0 }
     }
 
+    /// The type of an ICMP message.
+    fn icmp_kind(&self) -> u8 {
+        (self.meta.key.ports().source >> 8) as u8
+    }
+
     /// True for a packet that asks and does not answer: a SYN, an echo request.
     fn begins(&self) -> bool {
-        let key = &self.meta.key;
-        let kind = (key.ports().source >> 8) as u8;
-        match key.proto() {
-            protocol::ICMP => kind == icmp::kind::ECHO_REQUEST,
-            protocol::ICMPV6 => kind == icmpv6::kind::ECHO_REQUEST,
+        match self.meta.key.proto() {
+            protocol::ICMP => self.icmp_kind() == icmp::kind::ECHO_REQUEST,
+            protocol::ICMPV6 => self.icmp_kind() == icmpv6::kind::ECHO_REQUEST,
             _ => self.tcp_flags() & (flags::SYN | flags::ACK) == flags::SYN,
         }
     }
 
-    /// True for a packet that may open a connection, if rules allow it: of TCP a SYN, of RoCEv2 what no answer is. So what is
-    /// still on its way as an answer when a rule goes does not open in the other direction what the rule has closed.
+    fn is_echo_reply(&self) -> bool {
+        match self.meta.key.proto() {
+            protocol::ICMP => self.icmp_kind() == icmp::kind::ECHO_REPLY,
+            protocol::ICMPV6 => self.icmp_kind() == icmpv6::kind::ECHO_REPLY,
+            _ => false,
+        }
+    }
+
+    /// True for a packet that may open a connection, if rules allow it: of TCP a SYN, of RoCEv2 what no answer is, of an echo the
+    /// request. So what is still on its way as an answer when a rule goes does not open in the other direction what the rule has
+    /// closed. Of other protocols every packet may; [`known`](Self::known) keeps their answers from it.
     fn opens(&self) -> bool {
         if self.meta.key.class() != 0 {
             let payload = self.meta.headers.payload(self.head);
             let operation = Bth::view(payload).and_then(|(bth, _)| Operation::of(bth.opcode));
             return operation.is_none_or(|operation| operation.kind() == OperationKind::Request);
         }
-        !self.is_tcp() || self.begins()
+        if self.is_tcp() { self.begins() } else { !self.is_echo_reply() }
     }
 
     /// True when rules allow the flow to who opened it: this end or its peer.
     fn allows(&self, opened_here: bool, note: Option<u16>) -> bool {
-        let key = &self.meta.key;
-        let peer = key.addresses().map(|ip| if self.out { ip.destination } else { ip.source });
-        let by_opener = opened_here == self.out;
+        self.allows_flow(&self.meta.key, self.out, opened_here, note)
+    }
+
+    /// The same of another flow of this end, which it sends (`out`) or gets.
+    fn allows_flow(&self, key: &FlowKey, out: bool, opened_here: bool, note: Option<u16>) -> bool {
+        let peer = key.addresses().map(|ip| if out { ip.destination } else { ip.source });
+        let by_opener = opened_here == out;
         let direction = if opened_here { Direction::Out } else { Direction::In };
         let groups = || peer_groups(self.cx.snapshot, self.vpc, peer);
         self.policy.of(direction).allows(&subject(key, peer, by_opener, note), groups)
@@ -390,6 +413,12 @@ impl End<'_> {
         let by_opener = state.is_out() == self.out;
         let begins = self.begins();
         let is_over = state.phase() == Phase::Reset || state.phase() == Phase::TimeWait && begins;
+        if is_over && !by_opener && !begins && !self.is_tcp() && self.meta.key.class() == 0 {
+            // Of UDP and the like an answer looks like a question: as long as the other side of a flow that rules have ended goes
+            // on with it, it opens no new one.
+            connections.remember(slot, self.cx.now.tick);
+            return Some(self.refused(refusal, false));
+        }
         if is_over || begins && !by_opener {
             // As if it were the first of a connection, and not a reply.
             if !self.opens() || !self.allows(self.out, None) {
@@ -428,8 +457,8 @@ impl End<'_> {
         self.connections.change(slot, record, now).then_some(now)
     }
 
-    /// True for an ICMP error about a packet of a connection (RFC 5508 section 4.2 asks the same of a NAT), from where such an
-    /// error may come. The packet that it quotes went the other way.
+    /// True for an ICMP error about a packet of a connection (RFC 5508 section 4.2 asks the same of a NAT), to who sent that
+    /// packet and from where such an error may come. The packet that it quotes went the other way.
     fn quotes_a_connection(&self) -> bool {
         let Some(headers) = quoted::parse(&self.meta.headers, self.head) else { return false };
         if !headers.is(Flags::L4) {
@@ -439,11 +468,35 @@ impl End<'_> {
         let class = if is_rdma { CLASS_OTHER } else { 0 };
         let ports = FlowPorts { source: headers.sport, destination: headers.dport };
         let key = FlowKey::build(self.head, &headers, self.meta.key.scope(), ports, class, true);
+        let is_to_its_sender = self.meta.key.addresses().zip(key.addresses());
+        let is_to_its_sender =
+            is_to_its_sender.is_some_and(|(error, quoted)| error.destination == quoted.source);
         let known = ConnectionKey::of(self.vnic, &key, !self.out).and_then(|key| self.connections.find(&key));
-        // One that newer rules may have ended is none until a packet of its own has been judged by them.
-        let is_current = |record: Record| record.epoch == self.cx.snapshot.security.epoch;
-        known.is_some_and(|found| is_current(found.record) && found.record.state.phase() != Phase::Reset)
-            && (self.out || self.comes_from_the_way(&key))
+        let Some(Found { record: Record { state, epoch }, .. }) = known.filter(|_| is_to_its_sender) else {
+            return false;
+        };
+        // One that no packet of its own was held against the newest rules for is held against them here.
+        let stands = epoch == self.cx.snapshot.security.epoch
+            || self.allows_flow(&key, !self.out, state.is_out(), Some(state.note()));
+        stands && state.phase() != Phase::Reset && (self.out || self.comes_from_the_way(&key))
+    }
+
+    /// False for a packet that this end sends in a frame to another station than the one that is known to have its destination
+    /// address, or that the VPC routes the address to: rules judge by the address who gets it.
+    fn goes_where_its_address_is(&self, action: &FlowAction) -> bool {
+        let snapshot = self.cx.snapshot;
+        let (Some(ip), Some(vpc)) = (self.meta.key.addresses(), snapshot.vpc(self.vpc)) else { return true };
+        let is_bridged = action.verdict == FlowVerdict::Forward && action.rewrite == 0;
+        if !is_bridged || self.policy.of(Direction::Out).allows_all() {
+            return true;
+        }
+        let Some(station) = snapshot.location(self.vpc, Destination::Ip(ip.destination)) else { return true };
+        let mac = self.meta.key.dst_mac();
+        let place = |slot: u32| snapshot.vlt.read(slot).place;
+        // A vNIC of this host may have several MAC addresses.
+        station.mac == mac
+            || matches!(place(action.slot), here @ Place::Local { .. } if here == place(station.slot.slot))
+            || matches!(vpc.route(ip.destination), Some(Route::Via(_, RouteTarget::Station(router))) if *router == mac)
     }
 
     /// True when the sender of this ICMP error is the peer of the flow that it quotes, or may be a router on the way there.

@@ -211,7 +211,12 @@ fn peered_vpcs_and_gateways() {
     let everything = RouteTarget::Gateways(vec![gateway]);
     world.route(0, &[("10.9.0.0/24", RouteTarget::Peer(blue)), ("0.0.0.0/0", everything)]);
     let path = routed(v4(A, far));
-    assert_eq!(world.one(1, &path.udp(1, 2, b"x"), &LOCAL), (port, hop(path, far.mac).udp(1, 2, b"x")));
+    // The peer has no route back: it does not hear who is not reached from it.
+    world.expect(1, &[path.udp(1, 2, b"x")], &[("nft-misses", 1), ("inner-source", 1)]);
+    world.route(blue, &[("10.0.0.0/24", RouteTarget::Peer(0))]);
+    world.snapshot.touch_vpc(0);
+    let found = [("nft-stale", 1), ("local", 1)];
+    assert_eq!(world.one(1, &path.udp(1, 2, b"x"), &found), (port, hop(path, far.mac).udp(1, 2, b"x")));
     let outside = Path::v4((A.mac, A.v4), (ROUTER, "8.8.8.8".parse().unwrap()));
     let opened = open(&world.one(1, &outside.udp(1, 2, b"x"), &ENCAP).1);
     assert_eq!((opened.dst, opened.vni), (IpAddr::from(host_v4(4)), 100));
@@ -224,6 +229,7 @@ fn peered_vpcs_and_gateways() {
     let opened = open(&world.one(1, &late, &[("nft-stale", 1), ("encapsulated", 1)]).1);
     assert_eq!(opened.vni, 200, "the location's own VNI");
     let back = routed(v4(far, A)).udp(2, 1, b"x");
+    world.route(blue, &[]);
     world.expect(port, &[back], &told("no-route"));
     // The peer goes.
     world.snapshot.vpcs[blue as usize] = None;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use pipelines::Direction;
+use pipelines::connections::{ConnectionKeeper, ConnectionTimes};
 use pipelines::drops::DropReason;
 use pipelines::security::{Group, GroupSet, Peer, Policy, Rule, Security, Traffic};
-use pipelines::snapshot::{Destination, Prefix};
+use pipelines::snapshot::{Destination, Prefix, RouteTarget};
+use pipelines::{Direction, Now};
 use wire::build::Path;
 use wire::roce::{Bth, opcode};
 use wire::tcp::flags::{ACK, FIN, PSH, RST, SYN};
@@ -170,6 +171,110 @@ fn security_a_rule_that_goes_ends_what_it_admitted_in_both_directions() {
     }
 }
 
+/// In ticks of 100 ms.
+const TWO_MINUTES: ConnectionTimes = ConnectionTimes {
+    tcp_opening: 1200,
+    tcp_established: 1200,
+    tcp_closing: 1200,
+    one_way: 1200,
+    both_ways: 1200,
+    icmp: 1200,
+    rdma: 1200,
+};
+
+/// Of UDP, answers look like questions: those of a flow that a rule's end has closed open no new one, while they go on.
+#[test]
+fn security_answers_of_a_flow_that_a_rule_admitted_do_not_open_it_again() {
+    for (out, back) in [(v4(A, R), v4(R, A)), (v6(A, R), v6(R, A))] {
+        let echo = |path: &Path, asks: bool| {
+            if asks { path.echo_request(7, 1, b"") } else { path.echo_reply(7, 1, b"") }
+        };
+        let flows = [
+            (Traffic::Udp(9000, 9000), inward(back.udp(5, 9000, b"get")), out.udp(9000, 5, b"stream")),
+            (Traffic::Any, inward(back.ip(132, &[5; 16])), out.ip(132, &[5; 16])),
+            (Traffic::Any, inward(echo(&back, true)), echo(&out, false)),
+        ];
+        for (traffic, to, from) in flows {
+            for answer_first in [false, true] {
+                let mut world = plain();
+                secure(&mut world, &[group(&[from_anyone(traffic)])], &[(A, &[0])]);
+                for _ in 0..2 {
+                    assert!(passes(&mut world, UPLINK, &to) && passes(&mut world, 1, &from), "{traffic:?}");
+                }
+                secure(&mut world, &[group(&[])], &[(A, &[0])]);
+                let mut keeper = ConnectionKeeper::new(world.shared.connections.clone(), TWO_MINUTES);
+                for _ in 0..4 {
+                    // Longer in all than what has ended is remembered without packets.
+                    world.now = Now::from_ns(world.now.ns + 60_000_000_000);
+                    keeper.sweep(u32::MAX, world.now.tick, |_| false);
+                    keeper.advance();
+                    if answer_first {
+                        assert!(!passes(&mut world, 1, &from), "{traffic:?}");
+                    }
+                    assert!(!passes(&mut world, UPLINK, &to) && !passes(&mut world, 1, &from), "{traffic:?}");
+                }
+                // What it asks itself opens one of its own.
+                if traffic != Traffic::Any {
+                    assert!(passes(&mut world, 1, &out.udp(9001, 5, b"question")));
+                }
+                // And the rule, when it comes back.
+                secure(&mut world, &[group(&[from_anyone(traffic)])], &[(A, &[0])]);
+                assert!(passes(&mut world, UPLINK, &to) && passes(&mut world, 1, &from), "{traffic:?}");
+            }
+        }
+    }
+}
+
+/// An echo reply that nobody asked for is none.
+#[test]
+fn security_an_echo_reply_opens_nothing() {
+    let mut world = plain();
+    secure(&mut world, &[group(&[from_anyone(Traffic::Any)])], &[(A, &[0])]);
+    assert!(!passes(&mut world, UPLINK, &inward(v4(R, A).echo_reply(7, 1, b""))));
+    assert!(!passes(&mut world, 1, &v6(A, R).echo_reply(7, 1, b"")));
+    assert!(passes(&mut world, 1, &v4(A, R).echo_request(7, 1, b"")));
+    assert!(passes(&mut world, UPLINK, &inward(v4(R, A).echo_reply(7, 1, b""))));
+}
+
+/// Rules name addresses; the frame has to go to who has the address.
+#[test]
+fn security_what_may_be_sent_to_an_address_reaches_nobody_else() {
+    let only_r = rule(Direction::Out, Traffic::Any, Peer::Prefix(Prefix::new(R.v4.into(), 32)));
+    let restricted = [Group { allows_out: false, ..group(&[only_r]) }];
+    let to = |mac| Path::v4((A.mac, A.v4), (mac, R.v4)).udp(9, 7, b"x");
+    let mut world = plain();
+    secure(&mut world, &restricted, &[(A, &[0])]);
+    assert!(passes(&mut world, 1, &to(R.mac)));
+    let refused = drops(&world, DropReason::SECURITY_OUT);
+    assert!(!passes(&mut world, 1, &to(B.mac)), "a vNIC here");
+    assert!(!passes(&mut world, 1, &to(S.mac)), "a station there");
+    assert_eq!(drops(&world, DropReason::SECURITY_OUT), refused + 2);
+    // The router knows the way, and so does a station that the VPC routes the address to.
+    assert!(passes(&mut world, 1, &to(ROUTER)));
+    world.route(0, &[("10.0.0.8/29", RouteTarget::Station(B.mac))]);
+    assert!(passes(&mut world, 1, &to(B.mac)));
+    assert!(!passes(&mut world, 1, &to(S.mac)));
+    // Who may send to anybody may send to a neighbour by any address.
+    secure(&mut world, &[group(&[])], &[(A, &[0])]);
+    assert!(passes(&mut world, 1, &to(S.mac)));
+}
+
+/// Neighbour discovery passes groups on the link that it belongs to, and no router's hands.
+#[test]
+fn security_neighbour_discovery_is_not_routed_past_groups() {
+    use wire::build::control::neighbour_solicitation;
+    let mut world = plain();
+    world.vpc(0).flood = true;
+    let gateways = world.gateways(0, &[4]);
+    world.route(0, &[("::/0", gateways)]);
+    let beyond = "2001:db8::66".parse().unwrap();
+    let letter = neighbour_solicitation((A.mac, A.v6), beyond, Some(ROUTER));
+    assert!(passes(&mut world, 1, &letter), "without groups it is a packet like others");
+    secure(&mut world, &[Group { allows_out: false, ..group(&[]) }], &[(A, &[0])]);
+    assert!(!passes(&mut world, 1, &letter));
+    assert_eq!(drops(&world, DropReason::SECURITY_OUT), 1);
+}
+
 #[test]
 fn security_queue_pairs_are_admitted_by_a_rule_and_answered_without() {
     let (out, back) = (v4(A, R), v4(R, A));
@@ -265,6 +370,27 @@ fn security_hardware_gets_queue_pairs_that_rules_admit_and_no_longer() {
     assert!(!goes(&world, &rdma));
     assert!(!leaves_to_hardware(&world.snapshot, None, &rdma, Some(0)));
     assert!(leaves_to_hardware(&world.snapshot, None, &rdma, Some(1)), "B is in no group");
+}
+
+/// In hardware, what comes for a vNIC keeps nothing alive, as in software: the vNIC itself does.
+#[test]
+fn security_queue_pairs_leave_hardware_when_their_vnic_has_nothing_to_do_with_them_any_more() {
+    use pipelines::security::stays_in_hardware;
+    let mut world = plain();
+    secure(&mut world, &[group(&[from_anyone(Traffic::Rdma)])], &[(A, &[0])]);
+    let write = Bth::new(opcode::RC_WRITE_ONLY, Qpn::truncated(5), Psn::truncated(1));
+    world.pass(UPLINK, &inward(v4(R, A).roce(3000, write, &[0; 20])));
+    let to_a = world.worker.burst.metas[0].key;
+    world.pass(UPLINK, &inward(v4(R, B).roce(3000, write, &[0; 20])));
+    let to_b = world.worker.burst.metas[0].key;
+    let mut keeper = ConnectionKeeper::new(world.shared.connections.clone(), TWO_MINUTES);
+    let mut stays = |world: &mut World, seconds: u64| {
+        world.now = Now::from_ns(world.now.ns + seconds * 1_000_000_000);
+        keeper.sweep(u32::MAX, world.now.tick, |_| false);
+        [to_a, to_b].map(|key| stays_in_hardware(&world.snapshot, &world.shared.connections, &key))
+    };
+    assert_eq!(stays(&mut world, 60), [true, true]);
+    assert_eq!(stays(&mut world, 90), [false, true], "B is in no group");
 }
 
 #[test]

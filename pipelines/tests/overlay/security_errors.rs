@@ -2,16 +2,19 @@
 
 use std::net::IpAddr;
 
+use pipelines::Direction;
 use pipelines::drops::DropReason;
-use pipelines::snapshot::RouteTarget;
+use pipelines::security::{Group, Peer, Traffic};
+use pipelines::snapshot::{Prefix, RouteTarget};
 use wire::MacAddr;
+use wire::build::Path;
 use wire::build::control::{IcmpError, icmp_error};
 
 use testkit::*;
 
 use super::guard::change;
 use super::routing_stations::{own, question};
-use super::security::{group, passes, secure};
+use super::security::{group, passes, rule, secure};
 
 /// A's VPC, A in a group that lets nothing in.
 fn closed() -> World {
@@ -142,7 +145,49 @@ fn security_an_icmp_error_from_a_vpc_that_nobody_here_sends_to_stays_out() {
     assert!(passes(&mut world, 1, &question));
     let mut frame = error(&question, (stranger.mac, stranger.v4.into()));
     frame[..6].copy_from_slice(&ROUTER.0);
-    let refused = world.worker.counters.drops(DropReason::SECURITY_IN);
+    let refused = world.worker.counters.drops(DropReason::INNER_SOURCE);
     assert!(!passes(&mut world, port, &frame));
-    assert_eq!(world.worker.counters.drops(DropReason::SECURITY_IN), refused + 1);
+    assert_eq!(world.worker.counters.drops(DropReason::INNER_SOURCE), refused + 1);
+}
+
+/// An error goes to whoever sent the packet that it is about: no letter to others, whatever it quotes.
+#[test]
+fn security_an_icmp_error_to_somebody_else_than_the_sender_of_what_it_quotes_goes_by_rules() {
+    let quoted = [(v4(R, A), v4(A, R), S.v4.into()), (v6(R, A), v6(A, R), S.v6.into())];
+    for (back, out, other) in quoted {
+        let mut world = plain();
+        let r = Prefix::new(own(R, other), if other.is_ipv4() { 32 } else { 128 });
+        let asks_r = rule(Direction::Out, Traffic::Udp(7, 7), Peer::Prefix(r));
+        secure(&mut world, &[Group { allows_out: false, ..group(&[asks_r]) }], &[(A, &[0])]);
+        assert!(passes(&mut world, 1, &out.udp(9, 7, b"question")));
+        let answer = back.udp(7, 9, b"answer");
+        assert!(passes(&mut world, UPLINK, &tunnelled(&answer)));
+        let about = error(&answer, by(A, other));
+        assert!(passes(&mut world, 1, &about), "A tells R what became of R's packet");
+        // The same words to S: only the address differs.
+        let headers = wire::parse::parse(&about, about.len()).unwrap();
+        let source = own(A, other);
+        let path = match (source, other) {
+            (IpAddr::V4(source), IpAddr::V4(other)) => Path::v4((A.mac, source), (ROUTER, other)),
+            (IpAddr::V6(source), IpAddr::V6(other)) => Path::v6((A.mac, source), (ROUTER, other)),
+            _ => unreachable!(),
+        };
+        let letter = path.ip(headers.proto, &about[usize::from(headers.l4_offset)..]);
+        let refused = world.worker.counters.drops(DropReason::SECURITY_OUT);
+        assert!(!passes(&mut world, 1, &letter));
+        assert_eq!(world.worker.counters.drops(DropReason::SECURITY_OUT), refused + 1);
+    }
+}
+
+/// A connection that stands under newer rules is one, also before a packet of its own has been held against them.
+#[test]
+fn security_an_icmp_error_holds_its_connection_against_the_newest_rules() {
+    let mut world = closed();
+    let question = v4(A, R).udp(9, 7, b"mine");
+    assert!(passes(&mut world, 1, &question));
+    let told = tunnelled(&error(&question, by(R, R.v4.into())));
+    secure(&mut world, &[group(&[])], &[(A, &[0])]);
+    assert!(passes(&mut world, UPLINK, &told));
+    secure(&mut world, &[Group { allows_out: false, ..group(&[]) }], &[(A, &[0])]);
+    assert!(!passes(&mut world, UPLINK, &told));
 }

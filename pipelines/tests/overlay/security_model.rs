@@ -111,6 +111,8 @@ struct Model {
     groups: Vec<Group>,
     /// By protocol, other end, own port and the other's: whether A opened it, and what rules called its port.
     connections: HashMap<ModelKey, (bool, u16)>,
+    /// Those that rules have ended, and whether A had opened them.
+    ended: HashMap<ModelKey, bool>,
 }
 
 impl Model {
@@ -129,17 +131,24 @@ impl Model {
         let by_rules = self.allows(out, with_s, (proto, port, rdma));
         let stands =
             |&(opened_here, port): &(bool, u16)| self.allows(opened_here, with_s, (proto, port, rdma));
-        match self.connections.get(&key).copied().filter(stands) {
+        if let Some((opened_here, _)) = self.connections.get(&key).copied().filter(|known| !stands(known)) {
+            self.connections.remove(&key);
+            self.ended.insert(key, opened_here);
+        }
+        match self.connections.get(&key).copied() {
             // The other side of a connection may not begin one of its own by it.
             Some((opened_here, _)) => {
                 let begins = matches!(packet, Packet::Syn(..) | Packet::Ping(_)) && !is_reply;
                 !begins || opened_here == out || by_rules
             }
             None => {
-                // What closed lets an opener in again, and no answer.
-                let opens = !(matches!(packet, Packet::Syn(..)) && is_reply);
-                self.connections.remove(&key);
+                // What closed lets an opener in again, and no answer; of UDP, all that the other side sends is one.
+                let answers = is_reply && matches!(packet, Packet::Syn(..) | Packet::Ping(_));
+                let goes_on = matches!(packet, Packet::Udp(..))
+                    && self.ended.get(&key).is_some_and(|&here| here != out);
+                let opens = !answers && !goes_on;
                 if by_rules && opens {
+                    self.ended.remove(&key);
                     self.connections.insert(key, (out, port));
                 }
                 by_rules && opens

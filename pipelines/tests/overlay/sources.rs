@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use pipelines::drops::DropReason;
 use pipelines::snapshot::{Destination, RouteTarget};
 use pipelines::vlt::Place;
 use pipelines::vtep::{Vtep, Vteps};
@@ -222,4 +223,33 @@ fn repair_gateways_send_for_the_outside_and_peers_for_their_own() {
     world.route(0, &[]);
     world.expect(UPLINK, &[sent(4, 100, &from("8.8.8.8"))], &REFUSED);
     world.expect(UPLINK, &[sent(3, 100, &from("10.9.0.1"))], &REFUSED);
+}
+
+/// A VPC is reached by another one's vNICs of this host where it routes their addresses back, and never by an address of its own.
+#[test]
+fn vnics_of_a_peer_on_this_host_send_from_where_the_vpc_routes_back() {
+    let mut world = plain();
+    let blue = world.add_vpc(200);
+    let guest = Station { mac: MacAddr([2, 0, 0, 0, 9, 1]), v4: "10.9.0.1".parse().unwrap(), ..C };
+    let (_, port) = world.add_vnic(blue, guest, None);
+    let host = |prefix: &'static str, vpc| [(prefix, RouteTarget::Peer(vpc))];
+    world.route(blue, &host("10.0.0.0/28", 0));
+    let frame = routed(v4(guest, A)).udp(1, 2, b"x");
+    let refused = |world: &World| world.worker.counters.drops(DropReason::INNER_SOURCE);
+    world.expect(port, std::slice::from_ref(&frame), &[("nft-misses", 1), ("inner-source", 1)]);
+    world.route(0, &host("10.9.0.0/24", blue));
+    world.snapshot.touch_vpc(blue);
+    assert!(!world.pass(port, &frame).is_empty());
+    // The way back goes: what was let in is no more.
+    world.route(0, &[]);
+    world.snapshot.touch_vpc(blue);
+    assert!(world.pass(port, &frame).is_empty());
+    assert_eq!(refused(&world), 2);
+    // An address that a station here has: its groups are not a stranger's.
+    let impostor = Station { mac: MacAddr([2, 0, 0, 0, 9, 2]), v4: R.v4, ..C };
+    let (_, port) = world.add_vnic(blue, impostor, None);
+    let frame = routed(v4(impostor, A)).udp(1, 2, b"x");
+    world.route(0, &host("10.0.0.8/29", blue));
+    assert!(world.pass(port, &frame).is_empty());
+    assert_eq!(refused(&world), 3);
 }

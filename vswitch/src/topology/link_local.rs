@@ -35,7 +35,9 @@ impl Topology {
         learned.push(address);
         self.draft.learned.insert(vnic, learned);
         let key = |address: Ipv6Addr| (known.vpc, Destination::Ip(address.into()));
-        gone.and_then(|gone| self.draft.next.locations.remove(&key(gone)));
+        if gone.is_some_and(|gone| self.draft.next.locations.remove(&key(gone)).is_some()) {
+            self.changes_hands(&known);
+        }
         self.draft
             .next
             .locations
@@ -54,8 +56,18 @@ impl Topology {
             learned.retain(|&learned| learned != address);
         }
         self.draft.next.locations.remove(&(vpc, Destination::Ip(address)));
+        self.changes_hands(&known);
         let vips = known.vips.iter().copied().filter(|&vip| vip != address).collect();
         self.renew(Vnic { vips, ..known });
+    }
+
+    /// An address of a vNIC may be somebody else's now, who has not its groups. No router sends to it: its VPC alone has to do
+    /// with it.
+    fn changes_hands(&mut self, holder: &Vnic) {
+        if holder.group_set != 0 {
+            self.left_groups(holder.group_set);
+            self.draft.next.touch_vpc(holder.vpc);
+        }
     }
 
     /// The vNIC that learned an address of a VPC.

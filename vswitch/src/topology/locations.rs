@@ -193,6 +193,12 @@ impl Topology {
         if let Some(found) = self.draft.next.locations.remove(&(vpc, Destination::Ip(vip))) {
             self.draft.next.touch_sources(vpc);
             self.left_groups(found.groups);
+            let mac = (vpc, Destination::Mac(found.mac));
+            let stays = self.draft.next.locations.get(&mac).is_some_and(|owner| owner.slot != found.slot);
+            if found.groups != 0 && stays {
+                // Flows bridged to the MAC rest on a slot that stays.
+                self.touch_related(vpc);
+            }
             self.forget_mac(vpc, vip, found);
             self.drop_slot(found.slot.slot);
         }

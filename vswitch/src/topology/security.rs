@@ -73,6 +73,16 @@ impl Topology {
         }
     }
 
+    /// To be called when a VPC has other routes or subnets. Whose an address is follows from them: what its groups admitted is held
+    /// against the rules again, and what other VPCs send here is accepted by them.
+    pub(super) fn routed_otherwise(&mut self, vpc: u32) {
+        if !self.draft.next.security.is_off() {
+            let security = Arc::make_mut(&mut self.draft.next.security);
+            security.epoch = security.epoch.wrapping_add(1);
+        }
+        self.touch_related(vpc);
+    }
+
     /// To be called when a station with a set of groups has an address no more: connections that it had are held against the
     /// rules again when their flows are decided anew, which is the caller's to see to.
     pub(super) fn left_groups(&mut self, groups: SetId) {

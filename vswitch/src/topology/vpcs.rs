@@ -124,12 +124,15 @@ impl Topology {
             // No decision remembers the VNI; the slots' headers are written anew.
             let same = |old: &Vpc| Vpc { vni: new.vni, ..old.clone() } == new;
             let changed = !old.as_deref().is_some_and(same);
+            let subnets_changed = old.as_ref().is_some_and(|old| old.subnets() != new.subnets());
             let router_changed = old.as_ref().is_none_or(|old| old.router_mac != new.router_mac);
             if router_changed || old.is_some_and(|old| old.keep_vlan != new.keep_vlan) {
                 rows.push(index);
             }
             self.draft.next.vpcs[index as usize] = Some(Arc::new(new));
-            if router_changed {
+            if subnets_changed {
+                self.routed_otherwise(index);
+            } else if router_changed {
                 self.touch_related(index);
             } else if changed {
                 self.draft.next.touch_vpc(index);
@@ -225,7 +228,7 @@ impl Topology {
         if new_routes {
             // Those of a peer are heard here, too.
             self.draft.vteps_stale = true;
-            self.draft.next.touch_vpc(index);
+            self.routed_otherwise(index);
         } else if new_list {
             self.draft.next.touch_strangers(index);
         }

@@ -23,6 +23,7 @@ use pipelines::offload::manager::{Debit, Manager, ManagerCounters, Pin, Rate, St
 use pipelines::offload::sim;
 use pipelines::offload::translate::{FlowSelector, Tables, TranslateOptions};
 use pipelines::qos::{Class, Leaf};
+use pipelines::security::stays_in_hardware;
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{PortId, StartedPort};
 use rules::{ArrivalCount, BackEnd, FlowError, Usage};
@@ -266,7 +267,10 @@ impl OffloadControl {
         let Self { manager, ports, options, config, watch, .. } = self;
         let tables =
             Tables { snapshot, tree: &pool.tree, ports, connections: Some(&pool.connections), options };
-        let left = manager.withdraw_all(device, |selector| !is_admitted(pool, selector), Why::NotAdmitted);
+        let stays = |selector: &FlowSelector| {
+            is_admitted(pool, selector) && stays_in_hardware(snapshot, &pool.connections, &selector.key)
+        };
+        let left = manager.withdraw_all(device, |selector| !stays(selector), Why::NotAdmitted);
         let barrier = config.barrier;
         let quiet = |selector: &FlowSelector| {
             let count = quiet(pool, &tables, &arrivals, barrier, selector)?;

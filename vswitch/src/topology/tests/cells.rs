@@ -71,13 +71,13 @@ fn a_change_bumps_its_cells_and_no_others() {
     tunnels.sort_unstable();
     assert_eq!(lab.cells_after(&with(&[])), tunnels, "its packets were accepted out of the tunnel");
     assert_ne!(lab.topology.writer.table().read(slot.slot).generation, slot.generation);
-    // Only the VPC itself looks at its subnets and its flooding.
+    // Only the VPC itself looks at its flooding. Its subnets say whose an address is, which those ask that send to it.
     let flood =
         config(&[vec![base()[0].clone(), vpc("b", 2, "flood = true")], base()[2..].to_vec()].concat());
     assert_eq!(lab.cells_after(&flood), of_b);
     assert_eq!(lab.cells_after(&with(&[])), of_b);
     let subnet = "[[subnet]]\nvpc = \"b\"\nprefix = \"10.200.0.0/24\"\n".to_owned();
-    assert_eq!(lab.cells_after(&with(&[subnet])), of_b);
+    assert_eq!(lab.cells_after(&with(&[subnet])), of_both);
     lab.set(&with(&[]));
     // The VNI is in no decision, the router's MAC address in those of its peers too.
     let router = |vni, mac: &str| {
@@ -122,10 +122,11 @@ fn vnics_bump_what_their_addresses_concern() {
 }
 
 #[test]
-fn routing_changes_make_the_flows_of_their_own_vpc_stale() {
+fn routing_changes_make_the_flows_of_their_vpc_and_of_those_that_lead_there_stale() {
     let mut lab = Lab::new(32);
     lab.set(&with(&[]));
-    let of_b = lab.all_cells("b", &["vb"]);
+    let mut of_both = [lab.all_cells("a", &["va"]), lab.all_cells("b", &["vb"])].concat();
+    of_both.sort_unstable();
     let with_routes = |routes: &str| {
         let b = vpc("b", 2, &format!("routes = [{routes}]"));
         config(&[vec![base()[0].clone(), b], base()[2..].to_vec()].concat())
@@ -139,10 +140,10 @@ fn routing_changes_make_the_flows_of_their_own_vpc_stale() {
     ];
     let slots = lab.used();
     for (text, more) in routes.iter().zip([0, 2, 2, 2]) {
-        assert_eq!(lab.cells_after(&with_routes(text)), of_b, "{text}");
+        assert_eq!(lab.cells_after(&with_routes(text)), of_both, "{text}");
         assert_eq!(lab.cells_after(&with_routes(text)), NONE, "{text}");
         assert_eq!(lab.used(), slots + more, "a slot for each VTEP");
     }
-    assert_eq!(lab.cells_after(&with(&[])), of_b);
+    assert_eq!(lab.cells_after(&with(&[])), of_both);
     assert_eq!(lab.used(), slots);
 }

@@ -143,3 +143,89 @@ fn security_floating_addresses_are_in_the_groups_of_their_vnic() {
     lab.set(&with(""));
     assert_eq!(groups(&lab), 0);
 }
+
+/// Whose an address is follows from routes and subnets.
+#[test]
+fn security_connections_are_held_against_the_rules_again_when_addresses_are_somebody_elses() {
+    let mut lab = Lab::new(32);
+    let with = |groups: &str, subnets: &str, routes: &str| {
+        let member = match groups {
+            "" => "",
+            _ => "security-groups = [\"g\"]\n",
+        };
+        config(&[
+            vpc("a", 1, routes),
+            vpc("b", 2, "routes = [{ to = \"10.97.0.0/24\", vpc = \"a\" }]"),
+            subnets.to_owned(),
+            groups.to_owned(),
+            vnic("va", "a", 1) + member,
+            vnic("vb", "b", 1),
+        ])
+    };
+    let hole = "routes = [{ to = \"10.97.0.8/29\", blackhole = true }]";
+    let subnet = "[[subnet]]\nvpc = \"a\"\nprefix = \"10.200.0.0/24\"\n";
+    let epoch = |lab: &Lab| lab.topology.snapshot().security.epoch;
+    lab.set(&with(GROUP, "", ""));
+    let mut all = lab.all_cells("a", &["va"]);
+    all.extend(lab.all_cells("b", &["vb"]));
+    all.sort_unstable();
+    for (subnets, routes) in [("", hole), (subnet, hole), (subnet, ""), ("", "")] {
+        let before = epoch(&lab);
+        let mut cells = lab.cells_after(&with(GROUP, subnets, routes));
+        cells.sort_unstable();
+        assert_eq!(cells, all, "{subnets:?} {routes:?}");
+        assert_ne!(epoch(&lab), before, "{subnets:?} {routes:?}");
+    }
+    let mut lab = Lab::new(32);
+    lab.set(&with("", "", ""));
+    let before = epoch(&lab);
+    lab.set(&with("", "", hole));
+    assert_eq!(epoch(&lab), before, "nobody is in a group");
+}
+
+/// A station elsewhere with two addresses and one MAC: who sends there by the MAC hears that one address is gone.
+#[test]
+fn security_flows_bridged_to_a_station_that_gives_up_an_address_are_decided_again() {
+    let mut lab = Lab::new(32);
+    let with = |groups: &str, second: bool| {
+        let mut parts = vec![
+            vpc("a", 1, ""),
+            GROUP.to_owned(),
+            vnic("va", "a", 1) + "security-groups = [\"h\"]\n",
+            location(1, b'a', 4, 9, 3) + groups,
+        ];
+        if second {
+            parts.push(location(1, b'a', 5, 9, 3) + groups);
+        }
+        config(&parts)
+    };
+    for (groups, is_touched) in [("", false), ("groups = [\"g\"]\n", true)] {
+        lab.set(&with(groups, true));
+        let own = lab.vnic_cell("va");
+        assert_eq!(lab.cells_after(&with(groups, false)).contains(&own), is_touched, "{groups:?}");
+    }
+}
+
+/// Who asks for a link-local address that another vNIC had gets none of its connections.
+#[test]
+fn security_connections_of_a_learned_address_do_not_change_hands_with_it() {
+    let mut lab = Lab::new(32);
+    lab.set(&grouped(GROUP, "\"g\"", "", ""));
+    let index = |name: &str, lab: &Lab| {
+        lab.topology.snapshot().vnics.iter().flatten().find(|vnic| vnic.name == name).unwrap().index
+    };
+    let learn = |lab: &mut Lab, name: &str, n: u16| {
+        let vnic = index(name, lab);
+        assert!(lab.topology.learn(vnic, Ipv6Addr::new(0xfe80, 0, 0, 0, 1, 2, 3, n)), "{name} {n}");
+        lab.topology.commit();
+        let snapshot = lab.topology.snapshot();
+        (snapshot.security.epoch, snapshot.generation(lab.vnic_cell("vb")))
+    };
+    let first = learn(&mut lab, "va", 1);
+    for n in 2..=4 {
+        assert_eq!(learn(&mut lab, "va", n), first, "nobody's address is taken");
+    }
+    let later = learn(&mut lab, "va", 5);
+    assert!(later.0 != first.0 && later.1 != first.1, "the first is free for others");
+    assert_eq!(learn(&mut lab, "vb", 1), later);
+}
