@@ -395,4 +395,5 @@ fn api_a_service_keeps_its_state_and_tells_what_a_reload_would_change() {
     assert!(Api::connect(daemon.socket()).get(Kind::Vpc, "kept").is_ok());
     running.signal("TERM");
     assert!(running.wait(Duration::from_secs(15)).success());
+    assert!(state.path().join("state.rcft").exists(), "admitted queue pairs outlive the service, too");
 }

@@ -163,7 +163,7 @@ fn quota_places_outlive_a_crash() {
     let restored = &events(&scene, "qps-restored")[0];
     assert_eq!(restored["admitted"], 4, "{restored}");
     // A damaged file is left out, and said so.
-    std::fs::write(&saved, "vswitch rcft 1\nvnic red\n10.0.0.2 0x11\n").unwrap();
+    std::fs::write(&saved, "vswitch rcft 2\nvnic red 100\n10.0.0.2 0x11\n").unwrap();
     scene.crash_and_restart();
     assert!(scene.daemon.log().contains("saved queue pairs"), "{}", scene.daemon.log());
     assert_eq!(in_use(&scene), 0);

@@ -88,7 +88,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         tracing::info!(pid = predecessor.pid, "getting ready to take over from the switch that runs");
         // As the config is now, with what was made at run time: DPDK needs what its ports do, and little is left to do when nobody forwards.
         let (config, _) = restored(options.config.clone())?;
-        let mut switch = Switch::prepare(&config, true)?;
+        let mut switch = Switch::prepare(&config, state_file.as_deref(), true)?;
         switch.open_beside(&config);
         let tables = predecessor.freeze()?;
         let (config, owners) = restored(options.config)?;
@@ -105,7 +105,8 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
             _ => None,
         };
         let (config, owners) = restored(options.config)?;
-        (Switch::start_anew(config, Some(&api.socket))?, owners, sockets, tcp, None)
+        let switch = Switch::start_anew(config, Some(&api.socket), state_file.as_deref())?;
+        (switch, owners, sockets, tcp, None)
     };
     switch.set_state_file(state_file.as_deref());
     switch.set_config_file(file);

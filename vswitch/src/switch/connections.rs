@@ -191,8 +191,9 @@ impl Switch {
             Vec::new()
         });
         let snapshot = self.topology.snapshot();
-        let vnics: HashMap<u64, u32> =
-            snapshot.vnics.iter().flatten().map(|vnic| (vnic_hash(&vnic.name), vnic.index)).collect();
+        let name = names(snapshot);
+        let indices = snapshot.vnics.iter().flatten().map(|vnic| vnic.index);
+        let vnics: HashMap<u64, u32> = indices.filter_map(|index| Some((name(index)?, index))).collect();
         let now = self.pool.now();
         self.connections.lift_rate();
         let known = kept.iter().filter_map(|kept| Some((kept, *vnics.get(&kept.vnic)?)));
@@ -210,7 +211,10 @@ impl Switch {
 }
 
 fn names(snapshot: &Snapshot) -> impl Fn(u32) -> Option<u64> {
-    |vnic| Some(vnic_hash(&snapshot.vnic(vnic)?.name))
+    |vnic| {
+        let vnic = snapshot.vnic(vnic)?;
+        Some(vnic_hash(&vnic.name, snapshot.vpc(vnic.vpc)?.vni))
+    }
 }
 
 #[cfg(test)]
@@ -218,29 +222,63 @@ mod tests {
     use super::*;
     use crate::switch::testing;
 
-    #[test]
-    fn a_vnic_takes_no_connection_into_another_network() {
-        let mut switch = testing::start(
-            "[[vpc]]\nname = \"red\"\nvni = 100\n[[vpc]]\nname = \"blue\"\nvni = 200\n\
+    const NETWORKS: &str = "[[vpc]]\nname = \"red\"\nvni = 100\n[[vpc]]\nname = \"blue\"\nvni = 200\n\
              [[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n[[subnet]]\nvpc = \"blue\"\nprefix = \"10.0.0.0/24\"\n\
              [[vnic]]\nname = \"goes\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:01\"\nvips = [\"10.0.0.1\"]\n\
              port = { kind = \"null\" }\n\
              [[vnic]]\nname = \"stays\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:02\"\nvips = [\"10.0.0.2\"]\n\
-             port = { kind = \"null\" }\n",
-        );
-        let index = |switch: &Switch, name: &str| switch.topology.vnic(name).unwrap().index;
+             port = { kind = \"null\" }\n";
+
+    fn index(switch: &Switch, name: &str) -> u32 {
+        switch.topology.vnic(name).unwrap().index
+    }
+
+    fn in_use(switch: &Switch, name: &str) -> u32 {
+        switch.connections.in_use(index(switch, name))
+    }
+
+    /// Gives each of the two vNICs a connection to the same machine.
+    fn connect(switch: &Switch) {
         for (own, name) in [(1, "goes"), (2, "stays")] {
-            let vnic = u64::from(index(&switch, name));
+            let vnic = u64::from(index(switch, name));
             let words = [0, 0xffff_0a00_0000 + own, 0, 0xffff_0a00_0035, 17, vnic << 32 | 5000 << 16 | 53];
+            let key = ConnectionKey::from_words(words);
             let state = ConnectionState::opened(true, 0, false, 0);
-            let snapshot = switch.topology.snapshot();
-            assert!(switch.connections.take(
-                &ConnectionKey::from_words(words),
-                state,
-                snapshot,
-                switch.pool.now()
-            ));
+            assert!(switch.connections.take(&key, state, switch.topology.snapshot(), switch.pool.now()));
         }
+    }
+
+    #[test]
+    fn restart_a_vnic_takes_no_connection_into_another_network() {
+        let folder = std::env::temp_dir().join(format!("vswitch-networks-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let control = folder.join("vswitch.sock");
+        let mut switch = testing::start(NETWORKS);
+        connect(&switch);
+        switch.keep_connections(&control);
+        let snapshot = switch.topology.snapshot().clone();
+        switch.connections.write_file(&snapshot);
+        let kept = read(&path_beside(&control)).unwrap();
+        assert_eq!(kept.len(), 2);
+        // As the next process finds it, where one of the vNICs is in the other network.
+        let mut moved = (*snapshot).clone();
+        let goes = index(&switch, "goes") as usize;
+        let other = moved.vpcs.iter().flatten().find(|vpc| vpc.name == "blue").unwrap().index;
+        Arc::make_mut(moved.vnics[goes].as_mut().unwrap()).vpc = other;
+        let known = |snapshot: &Snapshot, name: &str| {
+            let hash = names(snapshot)(index(&switch, name)).unwrap();
+            kept.iter().any(|kept| kept.vnic == hash)
+        };
+        assert_eq!(["goes", "stays"].map(|name| known(&snapshot, name)), [true, true]);
+        assert_eq!(["goes", "stays"].map(|name| known(&moved, name)), [false, true]);
+        switch.stop();
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_vnic_takes_no_connection_into_another_network() {
+        let mut switch = testing::start(NETWORKS);
+        connect(&switch);
         switch
             .edit(|config| {
                 let mut vnic = (*config.vnics[0]).clone();
@@ -249,7 +287,6 @@ mod tests {
                 Ok(())
             })
             .unwrap();
-        let in_use = |switch: &Switch, name: &str| switch.connections.in_use(index(switch, name));
         let left = (0..100).find(|_| {
             std::thread::sleep(Duration::from_millis(10));
             switch.connections.advance();

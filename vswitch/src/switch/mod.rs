@@ -123,16 +123,21 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; everything that was started is gone again.
     pub fn start(config: Config) -> Result<Self, SwitchError> {
-        Self::start_anew(config, None)
+        let state = config.control.state.clone();
+        Self::start_anew(config, None, state.as_deref())
     }
 
-    /// As [`start`](Self::start), in place of a switch that has ended, with a control socket where that had one: its connections go
-    /// on.
+    /// As [`start`](Self::start), in place of a switch that has ended, with a control socket and a state file where that had them: its
+    /// connections and queue pairs go on.
     ///
     /// # Errors
     /// [`SwitchError`].
-    pub fn start_anew(config: Config, control: Option<&Path>) -> Result<Self, SwitchError> {
-        let mut switch = Self::prepare(&config, false)?;
+    pub fn start_anew(
+        config: Config,
+        control: Option<&Path>,
+        state: Option<&Path>,
+    ) -> Result<Self, SwitchError> {
+        let mut switch = Self::prepare(&config, state, false)?;
         let forwards = config.forward.auto_start;
         switch.apply(config, Missing::Tolerated)?;
         if let Some(control) = control {
@@ -145,11 +150,11 @@ impl Switch {
     }
 
     /// Starts DPDK and workers with tables for this config, and no port; `beside` another switch, which may have the config's DPDK
-    /// prefix.
+    /// prefix. What is kept of the tables is kept beside the `state` file.
     ///
     /// # Errors
     /// [`SwitchError`]; everything that was started is gone again.
-    pub fn prepare(config: &Config, beside: bool) -> Result<Self, SwitchError> {
+    pub fn prepare(config: &Config, state: Option<&Path>, beside: bool) -> Result<Self, SwitchError> {
         config.validate()?;
         let mut rdma = rdma::Devices::default();
         rdma.learn(config)?;
@@ -180,7 +185,7 @@ impl Switch {
         let pool = Pool::start(&eal, &spec, topology.snapshot())?;
         let workers = pool.workers.iter().map(|worker| (worker.core, worker.stats.clone()));
         let watchdog = Watchdog::start(workers, pool.divider.turns()).map_err(SwitchError::Watchdog)?;
-        let rcft = rcft::RcftControl::new(pool.rcft.clone(), config.control.state.as_deref());
+        let rcft = rcft::RcftControl::new(pool.rcft.clone(), state);
         let connections = connections::ConnectionControl::new(pool.connections.clone(), config);
         let qos = qos::QosControl::new(pool.tree.clone());
         let offload = offload::OffloadControl::new(config);

@@ -3,8 +3,8 @@
 //! A page of header, then a row of 64 bytes for each place of the table, 64 rows a page. Control looks at the whole table once a second, at a
 //! small one in every turn, and writes the pages that have changed. Nothing is synced to a disk: the file has to outlive the
 //! process, not the machine, and one of an earlier boot is not read. Each row has a check of its own, so that what a dying process
-//! left half written is left out, and nothing else. vNICs are told by a hash of their names, for their numbers are each
-//! process's own.
+//! left half written is left out, and nothing else. vNICs are told by a hash of their names and networks, for their numbers are
+//! each process's own, and in another network their connections are none.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read};
@@ -12,10 +12,11 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use pipelines::connections::{ConnectionKeeper, ConnectionKey, ConnectionState};
+use wire::Vni;
 
 use crate::state::files::{fnv, new_beside};
 
-const MAGIC: &str = "vswitch connections 1";
+const MAGIC: &str = "vswitch connections 2";
 const PAGE: usize = 4096;
 /// Words of a row: five of the key, ports with the state, the vNIC, the check.
 const WORDS: usize = 8;
@@ -25,7 +26,7 @@ const ROWS: usize = PAGE / ROW;
 /// A connection of the process before this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptConnection {
-    /// [`vnic_hash`] of its vNIC's name.
+    /// [`vnic_hash`] of its vNIC.
     pub vnic: u64,
     /// Its key, with no vNIC in it.
     pub key: ConnectionKey,
@@ -36,9 +37,9 @@ pub struct KeptConnection {
 /// The [`vnic_hash`] of a vNIC, by its number; `None` when there is none.
 pub type Names<'a> = &'a dyn Fn(u32) -> Option<u64>;
 
-/// What stands for a vNIC in the file.
-pub fn vnic_hash(name: &str) -> u64 {
-    fnv(name.as_bytes())
+/// What stands for a vNIC in the file: its name and the VNI of its network.
+pub fn vnic_hash(name: &str, vni: Vni) -> u64 {
+    fnv(format!("{name} {vni}").as_bytes())
 }
 
 /// The file for a control socket.

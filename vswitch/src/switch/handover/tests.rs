@@ -43,7 +43,8 @@ fn a_switch_that_comes_back_goes_on_as_before() {
 
 /// Takes over from a switch that said this.
 fn succeed(auto_start: bool, said: Option<(bool, &[&str])>) -> (bool, [bool; 2]) {
-    let mut switch = Switch::prepare(&config(auto_start), false).unwrap_or_else(|error| panic!("{error}"));
+    let mut switch =
+        Switch::prepare(&config(auto_start), None, false).unwrap_or_else(|error| panic!("{error}"));
     let mut tables = Tables::default();
     if let Some((on, stopped)) = said {
         tables.add(Chunk::Forwarding(on, stopped.iter().map(|&name| name.to_owned()).collect()));

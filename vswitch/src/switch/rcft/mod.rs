@@ -26,7 +26,7 @@ use std::time::Duration;
 use pipelines::Now;
 use pipelines::flow_key::Scope;
 use pipelines::rcft::{Keeper, Ledger, LedgerLimits, LedgerView, QpKey, RcftShared, ticks};
-use pipelines::snapshot::Snapshot;
+use pipelines::snapshot::{Snapshot, Vnic};
 use serde_json::json;
 use wire::Qpn;
 use wire::cm::CmMessage;
@@ -307,8 +307,8 @@ impl RcftControl {
     }
 
     fn restore(&mut self, saved: Saved, snapshot: &Snapshot, now: Now, events: &mut EventLog) {
-        let index: HashMap<&str, u32> =
-            snapshot.vnics.iter().flatten().map(|vnic| (vnic.name.as_str(), vnic.index)).collect();
+        let named = |vnic: &Arc<Vnic>| Some((saved::name_in(vnic, snapshot)?, vnic.index));
+        let index: HashMap<String, u32> = snapshot.vnics.iter().flatten().filter_map(named).collect();
         let (mut admitted, mut left) = (0u64, 0u64);
         // Whatever packet comes now is later.
         let tick = now.tick.wrapping_sub(1);

@@ -1,8 +1,8 @@
 //! Admitted queue pairs beside the state file, so that a restart takes nobody's place away.
 //!
 //! ```text
-//!   vswitch rcft 1
-//!   vnic one            the vNIC of the lines below
+//!   vswitch rcft 2
+//!   vnic one 100        the vNIC of the lines below, and the VNI of its network
 //!   10.0.0.2 0x11       peer and its queue pair
 //!   end 1 90f64e2d...   entries, and a hash of all that is above
 //! ```
@@ -14,13 +14,14 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
+use pipelines::snapshot::{Snapshot, Vnic};
 use wire::Qpn;
 
 use crate::state::files::{fnv, write_whole};
 
-const HEADER: &str = "vswitch rcft 1";
+const HEADER: &str = "vswitch rcft 2";
 
-/// Queue pairs of vNICs, by name.
+/// Queue pairs of vNICs, each by its [`name_in`] its network.
 pub type Saved = Vec<(String, Vec<(IpAddr, Qpn)>)>;
 
 /// What is wrong with a file of queue pairs.
@@ -37,6 +38,11 @@ pub enum Damaged {
     End,
     #[error("line {0} is no queue pair")]
     Line(usize),
+}
+
+/// What a vNIC is told by: its name and the VNI of its network, as in `one 100`. In another network its peers are others.
+pub fn name_in(vnic: &Vnic, snapshot: &Snapshot) -> Option<String> {
+    Some(format!("{} {}", vnic.name, snapshot.vpc(vnic.vpc)?.vni))
 }
 
 /// The file beside the state file.
@@ -148,7 +154,7 @@ mod tests {
     fn some() -> Saved {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let one = vec![(ip("10.0.0.2"), Qpn::truncated(0x11)), (ip("fd00::2"), Qpn::truncated(0xff_ffff))];
-        vec![("one".into(), one), ("end".into(), vec![(ip("10.0.0.9"), Qpn::truncated(2))])]
+        vec![("one 1".into(), one), ("end 2".into(), vec![(ip("10.0.0.9"), Qpn::truncated(2))])]
     }
 
     #[test]
@@ -163,7 +169,7 @@ mod tests {
         assert_eq!(read(&path).unwrap(), Saved::new(), "no file, no queue pairs");
         SavedWriter::start(path.clone(), some()).unwrap().finish().unwrap();
         assert_eq!(read(&path).unwrap(), some());
-        std::fs::write(&path, b"vswitch rcft 1\n\xff\n").unwrap();
+        std::fs::write(&path, b"vswitch rcft 2\n\xff\n").unwrap();
         assert!(read(&path).is_err());
         std::fs::remove_dir_all(&folder).unwrap();
     }
@@ -180,7 +186,7 @@ mod tests {
             assert!(parse(&String::from_utf8(bytes).unwrap()).is_err(), "byte {at}");
         }
         assert!(parse(&(good + "10.0.0.1 0x5\n")).is_err());
-        for text in ["", "vswitch rcft 2\nend 0 0\n", "vswitch rcft 1\nnonsense\n"] {
+        for text in ["", "vswitch rcft 1\nend 0 0\n", "vswitch rcft 2\nnonsense\n"] {
             assert!(parse(text).is_err());
         }
     }

@@ -9,7 +9,7 @@ use pipelines::rcft::{QpKey, ticks};
 use pipelines::snapshot::Snapshot;
 use wire::Qpn;
 
-use super::saved::{self, Saved, SavedWriter};
+use super::saved::{self, Saved, SavedWriter, name_in};
 use super::{RcftControl, vnic_of};
 
 /// Queue pairs that are collected for saving in one turn.
@@ -140,6 +140,6 @@ impl RcftControl {
 }
 
 fn named(found: PairsByVnic, snapshot: &Snapshot) -> Saved {
-    let name = |(vnic, entries)| Some((snapshot.vnic(vnic)?.name.clone(), entries));
+    let name = |(vnic, entries)| Some((name_in(snapshot.vnic(vnic)?, snapshot)?, entries));
     found.into_iter().filter_map(name).collect()
 }

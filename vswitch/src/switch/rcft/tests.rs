@@ -481,16 +481,22 @@ fn places_outlive_a_restart() {
 fn a_damaged_file_is_left_out() {
     let folder = folder("rcft-damaged");
     let state = folder.join("state");
-    std::fs::write(saved::path_beside(&state), "vswitch rcft 1\nvnic one\n10.0.0.9 0x11\n").unwrap();
+    std::fs::write(saved::path_beside(&state), "vswitch rcft 2\nvnic one 1\n10.0.0.9 0x11\n").unwrap();
     let mut world = World::with_state("", "", Some(&state), 4096);
     assert_eq!(world.used("one"), 0);
     world.opens("one", FAR, 17..18);
     // vNICs that are gone are left out of a whole file.
     let saved =
-        vec![("gone".to_string(), vec![(ip(FAR), qp(5))]), ("one".to_string(), vec![(ip(FAR), qp(6))])];
+        vec![("gone 1".to_string(), vec![(ip(FAR), qp(5))]), ("one 1".to_string(), vec![(ip(FAR), qp(6))])];
     saved::write(&saved::path_beside(&state), &saved).unwrap();
     let world = World::with_state("", "", Some(&state), 4096);
     assert_eq!(world.used("one"), 1);
+    assert_eq!(world.events.iter().next().unwrap().facts["left-out"], 1);
+    // And those that are in another network now.
+    let saved = vec![("three 1".to_string(), vec![(ip(FAR), qp(5))])];
+    saved::write(&saved::path_beside(&state), &saved).unwrap();
+    let world = World::with_state("", "", Some(&state), 4096);
+    assert_eq!(world.used("three"), 0);
     assert_eq!(world.events.iter().next().unwrap().facts["left-out"], 1);
     std::fs::remove_dir_all(&folder).unwrap();
 }
