@@ -57,10 +57,7 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> FlowAction {
         {
             (FlowAction::drop(DropReason::MARTIAN), true)
         }
-        (true, Some(ip)) => {
-            let decided = route(snapshot, vpc, ip.destination, key.entropy());
-            into_peer(snapshot, vpc, ip, decided)
-        }
+        (true, Some(ip)) => route(snapshot, vpc, Some(ip.source), ip.destination, key.entropy()),
         // The router speaks ARP and IP only; ARP was answered before.
         (true, None) => (FlowAction::drop(DropReason::TO_ROUTER), true),
         (false, _) => bridge(snapshot, vpc, key.dst_mac(), key.direction()),
@@ -113,13 +110,13 @@ pub fn reaches(snapshot: &Snapshot, vnic: u32, address: IpAddr) -> bool {
         Some(location) => bridge(snapshot, vpc, location.mac, Direction::Out).0.verdict != FlowVerdict::Drop,
         None => vpc.flood,
     };
-    route(snapshot, vpc, address, 0).0.verdict == FlowVerdict::Forward || bridged()
+    route(snapshot, vpc, None, address, 0).0.verdict == FlowVerdict::Forward || bridged()
 }
 
 /// Where a VPC's virtual router sends packets to an address, and the MAC that they get; `None` when it does not. Of several
 /// gateways, one of them.
 pub fn way_to(snapshot: &Snapshot, vpc: &Vpc, address: IpAddr) -> Option<(SlotRef, MacAddr)> {
-    let (action, _) = route(snapshot, vpc, address, 0);
+    let (action, _) = route(snapshot, vpc, None, address, 0);
     let slot = SlotRef { slot: action.slot, generation: action.slot_generation };
     (action.verdict == FlowVerdict::Forward).then_some((slot, MacAddr(action.dst_mac)))
 }
@@ -157,9 +154,15 @@ fn is_on_link(vpc: &Vpc, source: IpAddr, destination: IpAddr) -> bool {
     is_link_local(source) && vpc.is_gateway(destination)
 }
 
-/// Routes to an address; of several gateways, the one of flows with this `entropy`. RoCEv2 has the same for all that two
-/// addresses exchange, so queue pairs and what sets them up stay on one path.
-fn route(snapshot: &Snapshot, vpc: &Vpc, destination: IpAddr, entropy: u16) -> (FlowAction, bool) {
+/// Routes to an address what comes from another one, or from anybody (`None`); of several gateways, the one of flows with this
+/// `entropy`. RoCEv2 has the same for all that two addresses exchange, so queue pairs and what sets them up stay on one path.
+fn route(
+    snapshot: &Snapshot,
+    vpc: &Vpc,
+    source: Option<IpAddr>,
+    destination: IpAddr,
+    entropy: u16,
+) -> (FlowAction, bool) {
     if vpc.is_gateway(destination) {
         return (FlowAction { verdict: FlowVerdict::Router, ..FlowAction::default() }, true);
     }
@@ -176,7 +179,17 @@ fn route(snapshot: &Snapshot, vpc: &Vpc, destination: IpAddr, entropy: u16) -> (
     match target {
         RouteTarget::Blackhole => (FlowAction::drop(DropReason::BLACKHOLE), true),
         RouteTarget::Peer(peer) => match snapshot.vpc(*peer) {
-            Some(peer) => to_location(peer, snapshot.location(peer.index, Destination::Ip(destination))),
+            Some(peer) => {
+                let location = snapshot.location(peer.index, Destination::Ip(destination));
+                let is_refused = |source| !reverse_path::comes_back(snapshot, vpc.index, peer, source);
+                // What is for a station elsewhere is its host's to accept.
+                if location.is_some_and(|location| is_here(snapshot, location))
+                    && source.is_some_and(is_refused)
+                {
+                    return (FlowAction::drop(DropReason::INNER_SOURCE), false);
+                }
+                to_location(peer, location)
+            }
             None => (FlowAction::drop(DropReason::NO_ROUTE), false),
         },
         // Where it is now, so that the route follows it to other hosts; its own packets to there are hairpins.
@@ -194,25 +207,8 @@ fn route(snapshot: &Snapshot, vpc: &Vpc, destination: IpAddr, entropy: u16) -> (
     }
 }
 
-/// What becomes of packets that were routed to a station of another VPC on this host: that VPC's routes have a word in it. Those
-/// elsewhere are their host's to accept.
-fn into_peer(
-    snapshot: &Snapshot,
-    vpc: &Vpc,
-    ip: FlowAddresses,
-    (action, fixed): (FlowAction, bool),
-) -> (FlowAction, bool) {
-    let peer = match vpc.route(ip.destination) {
-        Some(Route::Via(_, RouteTarget::Peer(peer))) => snapshot.vpc(*peer),
-        _ => None,
-    };
-    let is_here = || matches!(snapshot.vlt.read(action.slot).place, Place::Local { .. });
-    match peer.filter(|_| action.verdict == FlowVerdict::Forward && is_here()) {
-        Some(peer) if !reverse_path::comes_back(snapshot, vpc.index, peer, ip.source) => {
-            (FlowAction::drop(DropReason::INNER_SOURCE), false)
-        }
-        _ => (action, fixed),
-    }
+fn is_here(snapshot: &Snapshot, location: &Location) -> bool {
+    matches!(snapshot.vlt.read(location.slot.slot).place, Place::Local { .. })
 }
 
 fn to_location(vpc: &Vpc, location: Option<&Location>) -> (FlowAction, bool) {
