@@ -1,5 +1,5 @@
-//! What hosts of a cluster keep of each other over a restart without etcd, who has an address after etcd was emptied, what of an etcd that is
-//! full of garbage they take in, and groups that go while stations of other hosts are in them.
+//! What hosts of a cluster keep of each other over a restart without etcd, who has an address and which objects there are after etcd was
+//! emptied, what of an etcd that is full of garbage they take in, and groups that go while stations of other hosts are in them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use std::time::Duration;
@@ -150,6 +150,36 @@ fn etcd_that_was_emptied_lets_the_later_claim_have_an_address() {
 #[test]
 fn etcd_that_was_emptied_meanwhile_gives_a_host_that_was_away_nothing_back() {
     come_back_after_etcd_was_emptied(true);
+}
+
+#[test]
+fn etcd_that_was_emptied_takes_no_objects_off_the_hosts() {
+    let (fabric, mut etcd) = (Fabric::new(), Etcd::start());
+    let host = Host::new(&fabric, &etcd, 1);
+    let daemon = host.start(&etcd, "");
+    let shown = |daemon: &Daemon| daemon.ctl("show vpc").contains("blue");
+    let kept = |daemon: &Daemon| faults(daemon, "etcd-gone-back");
+    let (key, value) = ("/vswitch/v1/objects/blue", r#"{"vpc": {"name": "blue", "vni": 200}}"#);
+    // Revisions of what is lost are above all those that come after it.
+    for number in 0..200 {
+        etcd.ctl(&["put", "/other", &number.to_string()]);
+    }
+    etcd.ctl(&["put", key, value]);
+    wait_for("the object to come", SOON, || shown(&daemon).then_some(()));
+    etcd.kill(0);
+    etcd.empty(0);
+    etcd.revive(0);
+    etcd.wait_until_healthy();
+    let patience = SOON + Duration::from_secs(LEASE);
+    wait_for("the loss to be told", patience, || (kept(&daemon).len() == 1).then_some(()));
+    assert!(shown(&daemon));
+    // Said again, and taken away knowingly.
+    etcd.ctl(&["put", key, value]);
+    wait_for("the fault to go", SOON, || kept(&daemon).is_empty().then_some(()));
+    assert!(shown(&daemon));
+    etcd.ctl(&["del", key]);
+    wait_for("the object to go", SOON, || (!shown(&daemon)).then_some(()));
+    daemon.end();
 }
 
 #[test]

@@ -86,6 +86,8 @@ pub struct Follower {
     /// What the switch had from etcd when it started, and etcd does not say: until when it stays all the same.
     orphans: Option<(Instant, Vec<(Vni, IpAddr)>)>,
     adopted: bool,
+    /// The newest revision that etcd is known to have been at, since it last went back.
+    newest: i64,
     /// Another process has published as this host.
     overtaken: bool,
     contests_told: BTreeSet<(Vni, IpAddr)>,
@@ -107,7 +109,9 @@ impl Follower {
         asker: Asker,
         shared: Shared,
     ) -> Self {
+        let generations = Generations::read(files.0);
         Self {
+            newest: generations.highest(),
             keys: Keys::new(&config.prefix),
             book: Book::new(own.clone(), config.grace),
             instance: crate::state::files::unpredictable(),
@@ -115,7 +119,7 @@ impl Follower {
             asker,
             shared,
             mine: Mine::default(),
-            generations: Generations::read(files.0),
+            generations,
             members: Members::read(files.1),
             objects: Objects::default(),
             lease: None,

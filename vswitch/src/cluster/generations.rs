@@ -67,6 +67,12 @@ impl Generations {
         }
     }
 
+    /// The highest of all: etcd was at that revision once.
+    pub fn highest(&self) -> i64 {
+        let revisions = self.known.values().filter_map(|claimed| i64::try_from(claimed.generation).ok());
+        revisions.max().unwrap_or_default()
+    }
+
     /// etcd is at a revision. What was claimed later was claimed in what it has lost since, for it was restored or emptied. That is claimed
     /// anew; but a host that `was_away` meanwhile takes nothing away from one that has got the address since: its claims are the first of
     /// all.
@@ -137,6 +143,7 @@ mod tests {
                 generations.set(vni, &name(vnic), &said, generation);
             }
             generations.unsaved = false;
+            assert_eq!(generations.highest(), 91, "no revision is above all that etcd counts to");
             generations.lose_after(i64::MAX, was_away);
             generations.lose_after(90, was_away);
             let now = ["old", "later", "ever"].map(|vnic| generations.of(vni, &name(vnic), &said));

@@ -9,6 +9,8 @@ use crate::api::{Followed, read_object, shared_object};
 
 /// Bytes of a value.
 const LONGEST: usize = 256 << 10;
+/// Objects that a fault of several names.
+const NAMED: usize = 8;
 
 /// An object as a key says it.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +28,10 @@ pub struct Objects {
     due: BTreeSet<(i32, String)>,
     /// Those that the switch refused.
     refused: BTreeSet<(i32, String)>,
+    /// Objects that no key says since etcd went back, and that the switch keeps.
+    kept: BTreeSet<(i32, String)>,
+    /// Where etcd was when it went back, and where it had been before.
+    went_back: Option<(i64, i64)>,
     /// What is wrong with keys.
     faults: BTreeMap<String, String>,
     /// Something was said, refused or done since it was last asked.
@@ -56,20 +62,69 @@ impl Objects {
         };
         if before != said {
             for said in before.into_iter().chain(said) {
-                self.due.insert((said.kind.into(), said.id));
+                let object = (said.kind.into(), said.id);
+                self.kept.remove(&object);
+                self.due.insert(object);
             }
         }
     }
 
     /// There are no other keys than these.
     pub fn keep_only(&mut self, there: &BTreeSet<String>) {
-        let known: BTreeSet<String> = self.said.keys().chain(self.faults.keys()).cloned().collect();
-        known.difference(there).for_each(|key| self.hear(key, None));
+        for key in self.others(there) {
+            self.hear(&key, None);
+        }
     }
 
-    /// The switch has an object that came from here once.
+    /// There are no other keys than these, for etcd went back from one revision to another: what only others said is kept.
+    pub fn keep_missing(&mut self, there: &BTreeSet<String>, at: i64, was: i64) {
+        self.went_back = Some((at, was));
+        self.news = true;
+        for key in self.others(there) {
+            self.faults.remove(&key);
+            if let Some(said) = self.said.remove(&key) {
+                self.keep((said.kind.into(), said.id));
+            }
+        }
+    }
+
+    /// What is known of keys that are not among these.
+    fn others(&self, there: &BTreeSet<String>) -> BTreeSet<String> {
+        let known = self.said.keys().chain(self.faults.keys());
+        known.filter(|key| !there.contains(*key)).cloned().collect()
+    }
+
+    /// Keeps an object, where no key says it.
+    fn keep(&mut self, object: (i32, String)) {
+        self.kept.insert(object.clone());
+        self.due.insert(object);
+    }
+
+    /// The switch has an object that came from here before this process: where no key says it, it goes, and is kept where etcd went back.
     pub fn ask(&mut self, kind: Kind, id: String) {
-        self.due.insert((kind.into(), id));
+        let object = (kind.into(), id);
+        match self.went_back {
+            Some(_) => self.keep(object),
+            None => drop(self.due.insert(object)),
+        }
+        self.news = true;
+    }
+
+    /// What is told of objects that are kept although no key says them.
+    pub fn kept(&self) -> Option<String> {
+        let (at, was) = self.went_back?;
+        let name =
+            |(kind, id): &(i32, String)| Some(format!("{} {id}", Kind::try_from(*kind).ok()?.as_str_name()));
+        let names: Vec<String> = self.kept.iter().take(NAMED).filter_map(name).collect();
+        if names.is_empty() {
+            return None;
+        }
+        let (count, names) = (self.kept.len(), names.join(", "));
+        Some(format!(
+            "etcd is at revision {at} and was at {was}: objects that it no longer has are kept, {count} in all ({names}{}); put \
+             them again, or put and delete the key of what is to go, before the switch is restarted",
+            if count > NAMED { ", ..." } else { "" }
+        ))
     }
 
     /// What the switch has to do, each with the key it is about; what it refused only after [`try_again`](Self::try_again).
@@ -92,8 +147,10 @@ impl Objects {
                 }
             }
         }
+        self.kept.retain(|(kind, id)| !first.contains_key(&(*kind, id.as_str())));
         let step = |(kind, id): &(i32, String)| match first.get(&(*kind, id.as_str())) {
             Some((key, said)) => Some(((*key).clone(), Followed::Is(Box::new(said.object.clone())))),
+            None if self.kept.contains(&(*kind, id.clone())) => None,
             None => {
                 let kind = Kind::try_from(*kind).ok()?;
                 Some((format!("{} {id}", kind.as_str_name()), Followed::Gone(kind, id.clone())))
@@ -178,6 +235,39 @@ mod tests {
         objects.keep_only(&BTreeSet::new());
         assert_eq!(objects.due(), [("KIND_VPC red".into(), Followed::Gone(Kind::Vpc, "red".into()))]);
         assert_eq!((objects.count(), objects.faults().len()), (0, 0));
+    }
+
+    #[test]
+    fn etcd_objects_are_kept_where_etcd_went_back_until_they_are_said_or_taken_away() {
+        let (mut objects, red) = (Objects::default(), (Kind::Vpc, "red".to_owned()));
+        objects.hear("red", Some(VPC));
+        objects.hear("bad", Some(b"{"));
+        assert_eq!((objects.due().len(), objects.kept()), (1, None));
+        objects.keep_missing(&BTreeSet::new(), 5, 90);
+        assert!(objects.due().is_empty());
+        let told = objects.kept().unwrap();
+        assert!(told.contains("revision 5 and was at 90") && told.contains("KIND_VPC red"), "{told}");
+        assert!(objects.is_news() && objects.faults().is_empty());
+        // The same etcd is read again, and what this switch has had is looked at: both change nothing.
+        objects.keep_only(&BTreeSet::new());
+        objects.ask(red.0, red.1.clone());
+        objects.try_again();
+        assert!(objects.due().is_empty() && objects.kept().is_some());
+        // By whatever key it is said, that one counts.
+        objects.hear("other", Some(VPC));
+        let due = objects.due();
+        assert!(matches!(&due[..], [(key, Followed::Is(_))] if key == "other"), "{due:?}");
+        assert_eq!(objects.kept(), None);
+        objects.hear("other", None);
+        assert!(matches!(&objects.due()[..], [(_, Followed::Gone(Kind::Vpc, _))]));
+        // Put and deleted at once.
+        objects.hear("red", Some(VPC));
+        assert_eq!(objects.due().len(), 1);
+        objects.keep_missing(&BTreeSet::new(), 5, 90);
+        objects.hear("red", Some(VPC));
+        objects.hear("red", None);
+        assert!(matches!(&objects.due()[..], [(_, Followed::Gone(Kind::Vpc, _))]));
+        assert_eq!(objects.kept(), None);
     }
 
     #[test]

@@ -76,8 +76,24 @@ impl Follower {
             said.insert(key.to_owned());
         };
         store.load(&root, at, hear).await?;
-        self.objects.keep_only(&said);
+        self.has_only(&said, at);
         Ok(())
+    }
+
+    /// At a revision etcd has these keys of objects and no others. What others said goes; where etcd has lost some, that is not what anybody
+    /// wants, and it is kept.
+    pub(super) fn has_only(&mut self, said: &BTreeSet<String>, at: i64) {
+        let was = std::mem::replace(&mut self.newest, at);
+        if at >= was {
+            return self.objects.keep_only(said);
+        }
+        tracing::warn!(
+            at,
+            was,
+            "etcd has gone back to an earlier revision: it was restored or emptied; objects that it no longer has are kept"
+        );
+        self.objects.keep_missing(said, at, was);
+        self.shared.lock().newest = at;
     }
 
     /// Reads a network as it was at a revision, or as it is now where that is 0. The revision.
@@ -133,6 +149,7 @@ impl Follower {
             status.revision = status.revision.max(revision);
             status.events += answer.events().len() as u64;
         }
+        self.newest = self.newest.max(revision);
         self.stirred = true;
         let Some(&target) = self.watches.get(&answer.watch_id()) else { return Ok(()) };
         if answer.canceled() {

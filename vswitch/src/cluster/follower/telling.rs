@@ -42,7 +42,7 @@ impl Follower {
     }
 
     /// What the switch has from etcd since before this process: what etcd says otherwise is so at once, and what it does not say stays for the
-    /// grace, for its hosts may be about to say it again.
+    /// grace, for its hosts may be about to say it again. Objects go at once, where etcd did not go back.
     pub(super) async fn adopt(&mut self) -> Result<(), Failure> {
         let (locations, objects) = self
             .asker
@@ -140,6 +140,10 @@ impl Follower {
         status.faults.retain(|(kind, _), _| *kind != "object");
         for (key, why) in self.objects.faults() {
             status.fault("object", key.clone(), why.clone());
+        }
+        match self.objects.kept() {
+            Some(text) => drop(status.fault("etcd-gone-back", "objects".into(), text)),
+            None => status.mend("etcd-gone-back", "objects"),
         }
         Ok(())
     }

@@ -19,6 +19,11 @@ struct Control {
 impl Control {
     /// With a switch that has nothing, and a client of it.
     fn start() -> (Self, Follower) {
+        Self::start_with(Path::new("/nonexistent/generations"))
+    }
+
+    /// The same, with a file of generations.
+    fn start_with(generations: &Path) -> (Self, Follower) {
         let config = testing::config(
             "[forward]\nauto-start = false\n[control]\netcd = { endpoints = [\"http://127.0.0.1:1\"], host = \"own\" }\n",
         );
@@ -35,7 +40,7 @@ impl Control {
             controller.switch.stop();
         });
         let shared = Shared::new(&etcd, &own);
-        let files = (Path::new("/nonexistent/generations"), None);
+        let files = (generations, None);
         (Self { thread, asked }, Follower::new(etcd, own, files, Asker::new(jobs), shared))
     }
 
@@ -80,4 +85,59 @@ async fn etcd_many_refused_objects_cost_control_little_whatever_else_changes() {
     assert_eq!(config.subnets.len(), 100);
     drop(follower);
     control.thread.join().unwrap();
+}
+
+async fn vpcs(follower: &Follower) -> usize {
+    let config = follower.asker.ask("a look", |controller| controller.switch.config()).await.unwrap();
+    config.vpcs.len()
+}
+
+#[tokio::test]
+async fn etcd_that_went_back_takes_no_objects_away_while_the_switch_runs() {
+    let (control, mut follower) = Control::start();
+    follower.has_only(&BTreeSet::new(), 90);
+    follower.objects.hear("red", Some(br#"{"vpc": {"name": "red", "vni": 100}}"#));
+    follower.objects_to_control().await.unwrap();
+    // Emptied; and read once more before it has come as far as it was.
+    for at in [5, 6] {
+        follower.has_only(&BTreeSet::new(), at);
+        follower.objects_to_control().await.unwrap();
+        let fault = follower.shared.lock().faults.values().next().cloned().unwrap();
+        assert!(fault.contains("is at revision 5 and was at 90"), "{fault}");
+        assert_eq!(vpcs(&follower).await, 1);
+    }
+    // Put again, and taken away while nobody watched.
+    follower.objects.hear("red", Some(br#"{"vpc": {"name": "red", "vni": 100}}"#));
+    follower.objects_to_control().await.unwrap();
+    assert!(follower.shared.lock().faults.is_empty());
+    follower.has_only(&BTreeSet::new(), 8);
+    follower.objects_to_control().await.unwrap();
+    assert_eq!(vpcs(&follower).await, 0);
+    drop(follower);
+    control.thread.join().unwrap();
+}
+
+#[tokio::test]
+async fn etcd_that_went_back_takes_no_objects_away_at_a_start() {
+    let path = std::env::temp_dir().join(format!("vswitch-went-back-{}", std::process::id()));
+    let claimed = r#"{"100 v": {"mac": "02:00:00:00:00:01", "vips": ["10.0.0.1"], "generation": 90}}"#;
+    std::fs::write(&path, claimed).unwrap();
+    let (control, mut follower) = Control::start_with(&path);
+    follower.objects.hear("red", Some(br#"{"vpc": {"name": "red", "vni": 100}}"#));
+    follower.objects_to_control().await.unwrap();
+    // As a new process has it.
+    follower.objects = Objects::default();
+    follower.has_only(&BTreeSet::new(), 5);
+    follower.adopt().await.unwrap();
+    follower.objects_to_control().await.unwrap();
+    assert_eq!((vpcs(&follower).await, follower.shared.lock().faults.len()), (1, 1));
+    // etcd that did not go back has lost nothing.
+    (follower.objects, follower.newest) = (Objects::default(), 5);
+    follower.has_only(&BTreeSet::new(), 5);
+    follower.adopt().await.unwrap();
+    follower.objects_to_control().await.unwrap();
+    assert_eq!((vpcs(&follower).await, follower.shared.lock().faults.len()), (0, 0));
+    drop(follower);
+    control.thread.join().unwrap();
+    std::fs::remove_file(&path).unwrap();
 }
