@@ -101,27 +101,7 @@ struct Evpn {
 pub async fn run(config: EvpnConfig, jobs: mpsc::Sender<Job>, status: Shared) {
     let (said, mut heard) = mpsc::channel(WAITING);
     let listening = tokio::spawn(speaker::listen(config.gobgpd.clone(), said));
-    let now = Instant::now();
-    let mut evpn = Evpn {
-        control: Control(Asker::new(jobs)),
-        status,
-        book: Book::default(),
-        publisher: Publisher::new(Limit { moves: config.duplicate_moves, within: config.duplicate_time }),
-        applier: Applier::default(),
-        dirty: Dirty::default(),
-        connected: None,
-        vtep: None,
-        local: Local::default(),
-        revision: None,
-        // Of an earlier run of the switch.
-        stale_until: Some(now + config.stale_time),
-        unsettled: now,
-        looked: None,
-        not_before: None,
-        announces_after: None,
-        announces: false,
-        config,
-    };
+    let mut evpn = Evpn::new(config, jobs, status);
     let mut clock = tokio::time::interval(TURN);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -140,6 +120,30 @@ pub async fn run(config: EvpnConfig, jobs: mpsc::Sender<Job>, status: Shared) {
 }
 
 impl Evpn {
+    fn new(config: EvpnConfig, jobs: mpsc::Sender<Job>, status: Shared) -> Self {
+        let now = Instant::now();
+        Self {
+            control: Control(Asker::new(jobs)),
+            status,
+            book: Book::default(),
+            publisher: Publisher::new(Limit { moves: config.duplicate_moves, within: config.duplicate_time }),
+            applier: Applier::default(),
+            dirty: Dirty::default(),
+            connected: None,
+            vtep: None,
+            local: Local::default(),
+            revision: None,
+            // Of an earlier run of the switch.
+            stale_until: Some(now + config.stale_time),
+            unsettled: now,
+            looked: None,
+            not_before: None,
+            announces_after: None,
+            announces: false,
+            config,
+        }
+    }
+
     async fn note(&self, kind: &'static str, text: String, facts: serde_json::Value) -> Result<(), Ended> {
         self.control
             .ask("an event of EVPN", move |controller| controller.switch.note(kind, text, facts))
@@ -363,8 +367,11 @@ impl Evpn {
                     let (Step::Announce(route) | Step::Withdraw(route)) = step;
                     trouble = Some(format!("{}: {error}", route.key));
                 }
-                // The connection tells of it, too.
-                (Answer::Gone, _) => break,
+                // The connection tells of it, too, unless only this was late.
+                (Answer::Gone, _) => {
+                    (self.announces, self.announces_after) = (true, Some(now + AGAIN));
+                    break;
+                }
             }
         }
         if let Some(error) = trouble {
@@ -453,3 +460,6 @@ fn merge(dirty: &mut Dirty, more: Dirty) {
     dirty.prefixes.extend(prefixes);
     dirty.floods.extend(floods);
 }
+
+#[cfg(test)]
+mod tests;
