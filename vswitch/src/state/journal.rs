@@ -155,9 +155,13 @@ impl Saver {
         result
     }
 
-    /// What is under way lacks a change.
+    /// What is under way lacks a change, or will. It may still become the state file, which then names its journal: nothing is appended to the
+    /// other one alone.
     fn give_up_renewal(&mut self) {
-        self.outdated.extend(self.renewal.take().map(|renewal| renewal.written));
+        if let Some(renewal) = self.renewal.take() {
+            self.journal = None;
+            self.outdated.push(renewal.written);
+        }
     }
 
     /// True when the whole should be written on a thread: after a start that found a state file, so that the first change need
@@ -172,7 +176,7 @@ impl Saver {
         self.renewal.is_some()
     }
 
-    /// Waits for what is under way: nothing writes any more after it.
+    /// Waits for what is under way: nothing writes any more after it. Where something was, the next change writes the whole.
     pub fn finish(&mut self) {
         self.give_up_renewal();
         self.outdated.drain(..).for_each(|written| drop(written.recv()));
@@ -194,13 +198,17 @@ impl Saver {
     fn begin(&mut self, text: impl FnOnce() -> io::Result<String> + Send + 'static) -> io::Result<()> {
         let journal = self.new_journal()?;
         let (tell, written) = sync_channel(1);
+        let (hand, outdated) = sync_channel::<Vec<Receiver<io::Result<u64>>>>(1);
         let (state, path) = (self.path.clone(), journal.path.clone());
         let work = move || {
+            // One that is outdated would take this one's place when it is done.
+            outdated.recv().into_iter().flatten().for_each(|written| drop(written.recv()));
             let result = text().and_then(|text| write_state(&state, &path, &text));
             // Nobody waits when the process ends.
             let _ = tell.send(result);
         };
         std::thread::Builder::new().name("state".into()).spawn(work)?;
+        let _ = hand.send(std::mem::take(&mut self.outdated));
         self.renewal = Some(Renewal { journal, written });
         Ok(())
     }
@@ -293,181 +301,4 @@ pub fn changes(path: &Path, state: &str) -> io::Result<Vec<Change>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::Config;
-
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Self {
-            let folder = std::env::temp_dir().join(format!("vswitch-{name}-{}", std::process::id()));
-            std::fs::create_dir_all(&folder).unwrap();
-            Self(folder)
-        }
-        fn state(&self) -> PathBuf {
-            self.0.join("state")
-        }
-        fn read(&self) -> Config {
-            let text = std::fs::read_to_string(self.state()).unwrap();
-            let changes = changes(&self.state(), &text).unwrap();
-            Config::parse(&crate::state::change::apply(&text, &changes).unwrap(), "state").unwrap()
-        }
-        fn names(&self) -> Vec<String> {
-            self.read().vpcs.iter().map(|vpc| vpc.name.to_string()).collect()
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn vpcs(count: u32) -> Config {
-        let vpc = |n| format!("[[vpc]]\nname = \"v{n}\"\nvni = {n}\n");
-        Config::parse(&(1..=count).map(vpc).collect::<String>(), "f").unwrap()
-    }
-
-    fn step(count: u32) -> Change {
-        Change::between(&vpcs(count - 1), &vpcs(count)).unwrap()
-    }
-
-    #[test]
-    fn what_was_appended_is_there_and_half_a_line_is_not() {
-        let folder = Folder::new("journal");
-        let mut saver = Saver::new(&folder.state());
-        assert!(!saver.can_append() && saver.append(None, &step(2)).is_err());
-        saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
-        saver.append(None, &step(2)).unwrap();
-        saver.append(None, &step(3)).unwrap();
-        assert_eq!(folder.read(), vpcs(3));
-        // Somebody else's file of that name is not read, and the process may end in the middle of a line.
-        let journal = journals(&folder.state()).remove(0);
-        let text = std::fs::read_to_string(&journal).unwrap();
-        std::fs::write(&journal, &text[..text.len() - 1]).unwrap();
-        assert_eq!(folder.names(), ["v1", "v2"]);
-        std::fs::write(&journal, format!("nonsense\n{text}")).unwrap();
-        let state = std::fs::read_to_string(folder.state()).unwrap();
-        let error = changes(&folder.state(), &state).unwrap_err().to_string();
-        assert!(error.contains(":1:") && error.contains("journal-"), "{error}");
-        // The whole again: the old journal counts no more.
-        saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
-        assert_eq!((folder.names(), journals(&folder.state()).len()), (vec!["v1".to_owned()], 1));
-    }
-
-    #[test]
-    fn what_nobody_waits_for_is_appended_and_what_the_disk_lost_of_it_is_not_read() {
-        let folder = Folder::new("unsynced");
-        let mut saver = Saver::new(&folder.state());
-        assert!(saver.append_unsynced(&step(2)).is_err());
-        saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
-        saver.append_unsynced(&step(2)).unwrap();
-        assert_eq!(folder.read(), vpcs(2));
-        saver.append(Some(&step(3)), &step(4)).unwrap();
-        assert_eq!(folder.read(), vpcs(4), "in their order");
-        // The machine crashed before the disk had the start of the last line.
-        let journal = journals(&folder.state()).remove(0);
-        let mut text = std::fs::read_to_string(&journal).unwrap();
-        text.push_str(&"\0".repeat(4096));
-        text.push_str("\"]}}\n");
-        std::fs::write(&journal, text).unwrap();
-        assert_eq!(folder.read(), vpcs(4), "what was acknowledged is there");
-    }
-
-    #[test]
-    fn a_new_state_file_under_way_loses_nothing_whenever_the_process_ends() {
-        let folder = Folder::new("renewal");
-        let mut saver = Saver::new(&folder.state());
-        saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
-        saver.append(None, &step(2)).unwrap();
-        let (go, wait) = sync_channel::<()>(1);
-        let text = vpcs(2).to_toml().unwrap();
-        saver
-            .renew(move || {
-                let _ = wait.recv();
-                Ok(text)
-            })
-            .unwrap();
-        saver.append(None, &step(3)).unwrap();
-        assert_eq!(folder.read(), vpcs(3), "before it is there");
-        go.send(()).unwrap();
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while !std::fs::read_to_string(folder.state()).unwrap().contains("v2") {
-            assert!(std::time::Instant::now() < until, "the state file was not written");
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        assert_eq!(folder.read(), vpcs(3), "as soon as it is there");
-        saver.append(None, &step(4)).unwrap();
-        assert_eq!(folder.read(), vpcs(4), "before that was taken in");
-        while saver.renewal.is_some() {
-            saver.tend().unwrap();
-        }
-        saver.append(None, &step(5)).unwrap();
-        assert_eq!((folder.read(), journals(&folder.state()).len()), (vpcs(5), 1));
-    }
-
-    #[test]
-    fn a_start_that_finds_a_state_file_writes_it_once_and_changes_are_appended() {
-        let folder = Folder::new("begun");
-        let mut saver = Saver::new(&folder.state());
-        assert!(!saver.is_due() && !saver.can_append(), "nothing was changed yet");
-        saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
-        let mut saver = Saver::new(&folder.state());
-        assert!(saver.is_due() && !saver.can_append());
-        saver.renew(|| Ok(vpcs(1).to_toml().unwrap())).unwrap();
-        assert!(!saver.is_due());
-        while saver.renewal.is_some() {
-            saver.tend().unwrap();
-        }
-        assert!(saver.can_append() && !saver.is_due());
-        saver.append(None, &step(2)).unwrap();
-        assert_eq!(folder.read(), vpcs(2));
-        // A change that comes before it is there writes the whole, and what was under way does not take its place.
-        let mut saver = Saver::new(&folder.state());
-        saver.renew(|| Ok(vpcs(2).to_toml().unwrap())).unwrap();
-        assert!(!saver.can_append());
-        saver.write(&vpcs(3).to_toml().unwrap()).unwrap();
-        saver.finish();
-        assert_eq!((folder.read(), journals(&folder.state()).len()), (vpcs(3), 1));
-    }
-
-    #[test]
-    fn a_new_state_file_that_cannot_be_written_is_not_tried_for_ever() {
-        let folder = Folder::new("failed");
-        let mut saver = Saver::new(&folder.state());
-        saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
-        saver.renew(|| Err(io::Error::other("no room"))).unwrap();
-        saver.append(None, &step(2)).unwrap();
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while saver.tend().is_ok() {
-            assert!(std::time::Instant::now() < until, "nobody was told");
-        }
-        assert_eq!(folder.read(), vpcs(2), "what was acknowledged is there");
-        assert!(!saver.can_append() && !saver.is_due());
-        saver.write(&vpcs(3).to_toml().unwrap()).unwrap();
-        assert_eq!((folder.read(), journals(&folder.state()).len()), (vpcs(3), 1));
-    }
-
-    #[test]
-    fn a_new_state_file_under_way_does_not_take_the_place_of_a_newer_one() {
-        let folder = Folder::new("overtaken");
-        let mut saver = Saver::new(&folder.state());
-        saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
-        let (done, is_done) = sync_channel::<()>(1);
-        let text = vpcs(1).to_toml().unwrap();
-        saver
-            .renew(move || {
-                std::thread::sleep(std::time::Duration::from_millis(200));
-                drop(done);
-                Ok(text)
-            })
-            .unwrap();
-        saver.write(&vpcs(2).to_toml().unwrap()).unwrap();
-        assert_eq!(folder.read(), vpcs(2));
-        let _ = is_done.recv();
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        assert_eq!(folder.read(), vpcs(2), "after the older one is done");
-        assert_eq!(journals(&folder.state()).len(), 1);
-    }
-}
+mod tests;
