@@ -49,7 +49,7 @@ fn main() {
         Switch::start(Config { vnics: Default::default(), locations: Vec::new(), ..file.config.clone() })
             .unwrap_or_else(|error| panic!("{error}"));
     let state = State::new();
-    switch.set_state_file(Some(&state.path()));
+    switch.set_state_file(Some(&state.path()), None);
     say("a bare append, synced", median(&state.appends(rounds)));
     let began = Instant::now();
     switch.load_file(file).unwrap_or_else(|error| panic!("{error}"));

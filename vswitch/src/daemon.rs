@@ -83,7 +83,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         None => Ok((config, Owners::default())),
     };
     let keys = api.tcp.as_ref().map(Keys::read).transpose()?.map(Arc::new);
-    let (mut switch, owners, sockets, tcp, predecessor) = if options.upgrade {
+    let (mut switch, owners, lock, sockets, tcp, predecessor) = if options.upgrade {
         let mut predecessor = Predecessor::find(&api.socket)?;
         tracing::info!(pid = predecessor.pid, "getting ready to take over from the switch that runs");
         // As the config is now, with what was made at run time: DPDK needs what its ports do, and little is left to do when nobody forwards.
@@ -94,9 +94,11 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         let (config, owners) = restored(options.config)?;
         config.validate()?;
         predecessor.take(switch.inherit_interfaces(&tables), || switch.forget_beside())?;
+        // It has let go of the state, too.
+        let lock = state::lock::take_told(state_file.as_deref())?;
         switch.succeed(config, &tables, &api.socket)?;
         let sockets = Sockets::bind(&api)?;
-        (switch, owners, sockets, None, Some(predecessor))
+        (switch, owners, lock, sockets, None, Some(predecessor))
     } else {
         // The socket next: a second daemon must not touch the ports of the first.
         let sockets = Sockets::bind(&api)?;
@@ -104,11 +106,12 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
             (Some(tcp), Some(keys)) => Some(Tcp::listen(tcp, keys.clone())?),
             _ => None,
         };
+        let lock = state::lock::take_told(state_file.as_deref())?;
         let (config, owners) = restored(options.config)?;
         let switch = Switch::start_anew(config, Some(&api.socket), state_file.as_deref())?;
-        (switch, owners, sockets, tcp, None)
+        (switch, owners, lock, sockets, tcp, None)
     };
-    switch.set_state_file(state_file.as_deref());
+    switch.set_state_file(state_file.as_deref(), lock);
     switch.set_config_file(file);
     switch.set_owners(owners);
     // Whatever folder the process is in later, it is this file.

@@ -64,7 +64,7 @@ impl Running {
         let folder = std::env::temp_dir().join(format!("vswitch-changes-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let mut switch = Switch::start(file.config.clone()).unwrap_or_else(|error| panic!("{error}"));
-        switch.set_state_file(Some(&folder.join("state")));
+        switch.set_state_file(Some(&folder.join("state")), None);
         switch.set_config_file(Some(file.clone()));
         let inside = InProcess::start(Controller::new(switch, None), &folder.join("s.sock")).unwrap();
         Self { inside, folder, file }

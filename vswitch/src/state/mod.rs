@@ -9,6 +9,7 @@ pub mod change;
 pub(crate) mod files;
 pub mod journal;
 pub mod later;
+pub mod lock;
 pub mod owners;
 pub mod ownership;
 

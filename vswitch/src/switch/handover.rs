@@ -15,6 +15,7 @@ use super::{Switch, SwitchError};
 use crate::config::{Config, PortSpec, Relocation};
 use crate::handover::tables::{Chunk, ROWS, Tables, split};
 use crate::port::{Undo, shared_interface};
+use crate::state::lock;
 use crate::topology::Extent;
 
 /// How long ports that are taken back may take.
@@ -59,7 +60,7 @@ impl Switch {
         chunks
     }
 
-    /// Lets go of all ports, but for those on interfaces on which the new process has some, too (`beside`); does `stopped` when nothing is forwarded any
+    /// Lets go of the state file and of all ports, but for those on interfaces on which the new process has some, too (`beside`); does `stopped` when nothing is forwarded any
     /// more. The process, its workers and its tables stay.
     ///
     /// # Errors
@@ -71,6 +72,7 @@ impl Switch {
         self.ports.detach_all_but(&self.pool, beside);
         // With what has come since the tables went.
         self.connections.write_file(self.topology.snapshot());
+        self.state_lock = None;
         Ok(())
     }
 
@@ -81,7 +83,11 @@ impl Switch {
     pub fn come_back(&mut self, forwards: bool) -> Result<(), SwitchError> {
         // The new process may have written the state file: the next change writes all of it.
         let path = self.saved.as_ref().map(|saver| saver.path().to_owned());
-        self.set_state_file(path.as_deref());
+        let lock = lock::take_told(path.as_deref()).unwrap_or_else(|error| {
+            tracing::error!(%error, "the new process still has the state file; end that process, or changes may be lost");
+            None
+        });
+        self.set_state_file(path.as_deref(), lock);
         // Nor is the file of connections this one's any more.
         self.connections.keep_again(self.topology.snapshot());
         self.ports.close_kept();

@@ -53,6 +53,7 @@ use crate::config::{Config, ForwardMode, Idle, Source, buffers};
 use crate::rdma;
 use crate::state::journal::Saver;
 use crate::state::later::Later;
+use crate::state::lock::StateLock;
 use crate::state::owners::Owners;
 use crate::state::ownership::Ownership;
 use crate::topology::Topology;
@@ -78,6 +79,8 @@ pub struct Switch {
     forwarding: bool,
     started: Instant,
     saved: Option<Saver>,
+    /// That no other switch saves there.
+    state_lock: Option<StateLock>,
     changes: changes::Changes,
     /// The config file as it was last applied: what is not in it was made at run time.
     file: Option<Arc<Source>>,
@@ -213,6 +216,7 @@ impl Switch {
             forwarding: false,
             started: Instant::now(),
             saved: None,
+            state_lock: None,
             changes: changes::Changes::default(),
             file: None,
             owners: Owners::default(),
@@ -383,9 +387,10 @@ impl Switch {
         Ok(())
     }
 
-    /// Where changes made through the console are saved, if anywhere.
-    pub fn set_state_file(&mut self, path: Option<&Path>) {
+    /// Where changes made through the console are saved, if anywhere, and the lock on that.
+    pub fn set_state_file(&mut self, path: Option<&Path>, lock: Option<StateLock>) {
         self.saved = path.map(Saver::new);
+        self.state_lock = lock;
     }
 
     /// The config file that the running config began with; it is saved with the state.

@@ -2,6 +2,7 @@
 //! wants a process of its own.
 
 use super::*;
+use crate::state::lock::StateLock;
 use crate::switch::testing;
 
 fn config(auto_start: bool) -> Config {
@@ -39,6 +40,20 @@ fn a_switch_that_comes_back_goes_on_as_before() {
         assert_eq!(state(&switch), before);
     }
     switch.stop();
+}
+
+#[test]
+fn a_switch_that_lets_go_lets_go_of_its_state_and_takes_it_again() {
+    let state = std::env::temp_dir().join(format!("handover-state-{}", std::process::id()));
+    let mut switch = Switch::start(config(false)).unwrap_or_else(|error| panic!("{error}"));
+    switch.set_state_file(Some(&state), Some(StateLock::take(&state).unwrap()));
+    assert!(StateLock::take(&state).is_err());
+    switch.let_go_all(&[], || {}).unwrap();
+    drop(StateLock::take(&state).unwrap());
+    switch.come_back(false).unwrap();
+    assert!(StateLock::take(&state).is_err());
+    switch.stop();
+    std::fs::remove_file(state.with_extension("lock")).unwrap();
 }
 
 /// Takes over from a switch that said this.
