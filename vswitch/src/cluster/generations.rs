@@ -4,7 +4,7 @@
 //! addresses away from a host that has got them since. They are in a file beside the state, or beside the control socket where there is
 //! no state file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -103,6 +103,17 @@ impl Generations {
         self.unsaved |= self.known.remove(&key(vni, vnic)).is_some();
     }
 
+    /// There are no other vNICs than these, and all of them were published. Those that went while etcd had nothing of them are forgotten, too.
+    pub fn keep_only(&mut self, vnics: &BTreeMap<(Vni, Name), Published>) {
+        if self.known.len() == vnics.len() {
+            return;
+        }
+        let there: BTreeSet<String> = vnics.keys().map(|(vni, vnic)| key(*vni, vnic)).collect();
+        let before = self.known.len();
+        self.known.retain(|key, _| there.contains(key));
+        self.unsaved |= self.known.len() != before;
+    }
+
     /// Writes the file, where something changed.
     pub fn save(&mut self) {
         if !std::mem::take(&mut self.unsaved) {
@@ -152,6 +163,27 @@ mod tests {
             generations.lose_after(90, was_away);
             assert!(!generations.unsaved, "once");
         }
+    }
+
+    #[test]
+    fn etcd_vnics_that_went_while_etcd_had_nothing_of_them_are_forgotten() {
+        let (vni, name) = (Vni::new(5).unwrap(), |name: &str| Name::new(name).unwrap());
+        let said = Published {
+            mac: MacAddr([2, 0, 0, 0, 0, 1]),
+            vips: vec!["10.0.0.1".parse().unwrap()],
+            groups: Vec::new(),
+            generation: 0,
+        };
+        let mut generations = Generations::read(Path::new("/nonexistent/generations"));
+        let wanted = BTreeMap::from([((vni, name("stays")), said.clone())]);
+        ["stays", "went"].iter().for_each(|vnic| generations.set(vni, &name(vnic), &said, 7));
+        generations.unsaved = false;
+        generations.keep_only(&wanted);
+        let of = ["stays", "went"].map(|vnic| generations.of(vni, &name(vnic), &said));
+        assert_eq!((of, generations.unsaved), ([7, 0], true));
+        generations.unsaved = false;
+        generations.keep_only(&wanted);
+        assert!(!generations.unsaved, "once");
     }
 
     #[test]

@@ -166,6 +166,7 @@ impl Mine {
         let left: Vec<Vni> = self.members.keys().copied().filter(|vni| !own_networks.contains(vni)).collect();
         store.change(Vec::new(), left.iter().map(|vni| keys.member(*vni, own)).collect(), lease).await?;
         left.iter().for_each(|vni| drop(self.members.remove(vni)));
+        generations.keep_only(&wanted.vnics);
         Ok(())
     }
 }
