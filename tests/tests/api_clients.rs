@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 
 use tests::api::{self, Api, NETWORKS};
 use tests::{Daemon, Netns, Process, Workdir, binary, process};
+use tokio::task::JoinSet;
 use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+use vswitch_api::v1::configuration_client::ConfigurationClient;
 use vswitch_api::v1::object::Spec;
 use vswitch_api::v1::*;
 
@@ -170,6 +173,47 @@ fn api_garbage_and_clients_that_never_read_harm_nobody() {
     tenants.end();
     api.delete(Kind::Vnic, "vm1").unwrap();
     api.delete(Kind::Vnic, "vm2").unwrap();
+    daemon.end();
+}
+
+/// Answers that wait for their clients, and requests that one connection has.
+const UNREAD: usize = 256;
+const STREAMS: usize = 96;
+
+/// A client that gives the answers of its requests no room at all.
+async fn never_reads(socket: &Path) -> ConfigurationClient<Channel> {
+    let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display())).unwrap();
+    ConfigurationClient::new(endpoint.initial_stream_window_size(0).connect().await.unwrap())
+}
+
+#[test]
+fn api_answers_that_nobody_reads_are_bounded_for_all_clients_together() {
+    let host = Netns::new("host");
+    let daemon = Daemon::start(&host, NETWORKS);
+    let mut api = Api::connect(daemon.socket());
+    // More than wait for anybody, on connections that have all their streams.
+    let asked = (UNREAD / STREAMS + 2) * STREAMS;
+    let mut calls = JoinSet::new();
+    api.runtime.block_on(async {
+        for _ in 0..asked / STREAMS {
+            let client = never_reads(daemon.socket()).await;
+            for _ in 0..STREAMS {
+                let mut client = client.clone();
+                calls.spawn(async move { client.get_config(GetConfigRequest {}).await });
+            }
+        }
+        // Those too many are refused; the others have no end.
+        for _ in UNREAD..asked {
+            let ended = tokio::time::timeout(Duration::from_secs(60), calls.join_next()).await.unwrap();
+            let refused = ended.unwrap().unwrap().unwrap_err();
+            assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+        }
+        let ended = tokio::time::timeout(Duration::from_secs(10), calls.join_next()).await;
+        assert!(ended.is_err(), "{ended:?}");
+        calls.shutdown().await;
+    });
+    // Who goes makes room.
+    assert!(api.get(Kind::Vpc, "red").is_ok());
     daemon.end();
 }
 

@@ -118,6 +118,12 @@ pub(super) struct Caller {
 }
 
 impl Caller {
+    /// Somebody without a connection.
+    #[cfg(test)]
+    pub fn anybody(role: Role) -> Self {
+        Self { role, place: Weak::new() }
+    }
+
     /// It has asked something.
     pub fn ask(&self) {
         if let Some(place) = self.place.upgrade() {

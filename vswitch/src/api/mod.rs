@@ -5,8 +5,10 @@
 //! changes it, and hands back values that need no more of control to become messages.
 //!
 //! `bridge` turns messages into tables of the config and back, `kinds` knows the kinds of objects and `places` where a config has
-//! them, `current` is what there is at a moment, `plan` changes it, `claims` says who may, `objects` and `observe` are the services.
+//! them, `current` is what there is at a moment, `plan` changes it, `claims` says who may, `objects` and `observe` are the services. `answers` bounds what
+//! clients leave unread.
 
+mod answers;
 mod bridge;
 mod claims;
 mod cluster;
@@ -46,6 +48,7 @@ mod watching;
 use std::sync::Arc;
 use std::time::Duration;
 
+use answers::Answers;
 pub use configuration::reload;
 pub use connection::{Accepted, Role};
 use connection::{Caller, Places};
@@ -87,10 +90,10 @@ pub type Job = Box<dyn FnOnce(&mut Controller) + Send>;
 
 /// Requests of one connection that are under way at a time; others wait.
 const REQUESTS: usize = 32;
-/// Streams of one connection, those that watch included.
-const STREAMS: u32 = 128;
 /// Streams of all clients that watch: each may hold what its client does not read, half a MiB of it.
 const WATCHERS: usize = 64;
+/// Streams of one connection: as many as it has requests under way, beside all that may watch.
+const STREAMS: u32 = (REQUESTS + WATCHERS) as u32;
 /// The longest message of a client.
 const MESSAGE: usize = 4 << 20;
 /// A client that does not answer pings is gone.
@@ -245,6 +248,7 @@ async fn serve(
     };
     Server::builder()
         .layer(InterceptorLayer::new(asks))
+        .layer(Answers::new())
         .concurrency_limit_per_connection(REQUESTS)
         .max_concurrent_streams(STREAMS)
         .http2_keepalive_interval(Some(PING_EVERY))
