@@ -12,7 +12,7 @@ use wire::Vni;
 
 use super::keys::{FIRST, Published};
 use crate::config::Name;
-use crate::state::files::{read_text, write_whole};
+use crate::state::files::{read_text, remove_unfinished, write_whole};
 
 /// What was claimed, and since when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +33,7 @@ pub struct Generations {
 impl Generations {
     /// Those of a file; none where there is no such file, or nobody can read it, which is told.
     pub fn read(path: &Path) -> Self {
+        remove_unfinished(path);
         let known = match path.exists() {
             false => BTreeMap::new(),
             true => {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use wire::Vni;
 
 use super::book::News;
-use crate::state::files::{read_text, write_whole};
+use crate::state::files::{read_text, remove_unfinished, write_whole};
 
 /// Between two times that the file is written: many hosts may come one after another.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
@@ -32,6 +32,7 @@ pub struct Members {
 impl Members {
     /// Those of a file, if there is a state to keep; none where there is no such file, or nobody can read it, which is told.
     pub fn read(path: Option<&Path>) -> Self {
+        path.into_iter().for_each(remove_unfinished);
         let known = path.filter(|path| path.exists()).map(|path| {
             let read =
                 read_text(path).and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));

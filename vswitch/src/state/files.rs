@@ -44,6 +44,23 @@ pub(crate) fn new_beside(path: &std::path::Path) -> std::io::Result<(std::fs::Fi
     Ok((file, temporary))
 }
 
+/// Removes what processes that were killed left of new files that were to replace this one. Nobody may be writing one meanwhile.
+pub(crate) fn remove_unfinished(path: &std::path::Path) {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_hex =
+        |text: &str| text.len() == 16 && text.bytes().all(|byte| b"0123456789abcdef".contains(&byte));
+    let is_unfinished = |other: &str| {
+        let number = other.strip_prefix(&*name).and_then(|rest| rest.strip_prefix('.'));
+        number.and_then(|rest| rest.strip_suffix(".new")).is_some_and(is_hex)
+    };
+    let entries =
+        std::fs::read_dir(folder.unwrap_or(std::path::Path::new("."))).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| is_unfinished(&entry.file_name().to_string_lossy())) {
+        let _ = std::fs::remove_file(entry.path());
+    }
+}
+
 /// Replaces a file by a new one that only its owner reads; after a crash it is either the old or the new one.
 pub(crate) fn write_whole(path: &std::path::Path, text: &str) -> std::io::Result<()> {
     use std::io::Write;
@@ -66,6 +83,29 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+
+    #[test]
+    fn what_a_killed_process_left_half_written_is_removed_and_nothing_else() {
+        let folder = std::env::temp_dir().join(format!("vswitch-unfinished-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("state");
+        let (_, unfinished) = new_beside(&path).unwrap();
+        let others = [
+            "state",
+            "state.0123456789abcdef",
+            "state.0123456789abcde.new",
+            "state.0123456789abcdeg.new",
+            "state.new",
+            "state.rcft.0123456789abcdef.new",
+            "my-state.0123456789abcdef.new",
+        ];
+        others.iter().for_each(|name| std::fs::write(folder.join(name), "").unwrap());
+        remove_unfinished(&path);
+        assert!(!unfinished.exists());
+        assert!(others.iter().all(|name| folder.join(name).exists()));
+        remove_unfinished(&folder.join("no/such/folder"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn repair_files_are_their_owners_alone_and_follow_no_link() {

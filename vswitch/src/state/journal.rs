@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 
 use super::change::Change;
-use super::files::{unpredictable, write_whole};
+use super::files::{remove_unfinished, unpredictable, write_whole};
 
 /// In front of the journal's name in the state file.
 const NAMED: &str = "# What changed since is in: ";
@@ -81,8 +81,9 @@ pub struct Saver {
 }
 
 impl Saver {
-    /// Saves to a state file and a journal beside it. Writes nothing yet.
+    /// Saves to a state file and a journal beside it. Writes nothing yet; removes what a process that was killed left half-written.
     pub fn new(path: &Path) -> Self {
+        remove_unfinished(path);
         Self {
             path: path.to_owned(),
             journal: None,
@@ -274,12 +275,22 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
+/// The name of the journal that a state file names, if it names one.
+pub fn named_in(state: &str) -> Option<&str> {
+    state.lines().next().and_then(|line| line.strip_prefix(NAMED))
+}
+
+/// The journal that a state file names and that is not there.
+pub fn missing(path: &Path, state: &str) -> Option<PathBuf> {
+    named_in(state).map(|name| path.with_file_name(name)).filter(|journal| !journal.exists())
+}
+
 /// The changes since a state file was written, oldest first; none when it names no journal, or one that is not there.
 ///
 /// # Errors
 /// A journal that cannot be read, or has a line that is no change.
 pub fn changes(path: &Path, state: &str) -> io::Result<Vec<Change>> {
-    let Some(name) = state.lines().next().and_then(|line| line.strip_prefix(NAMED)) else {
+    let Some(name) = named_in(state) else {
         return Ok(Vec::new());
     };
     let journal = path.with_file_name(name);

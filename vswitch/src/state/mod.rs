@@ -30,15 +30,22 @@ use crate::topology::give_way;
 /// A state file that cannot be read or is not valid, and what it and the config file do not agree on.
 pub fn restore(config: Config, file: Option<&Source>, path: &Path) -> anyhow::Result<(Config, Owners)> {
     let shown = path.display().to_string();
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((config, Owners::default())),
-        Err(error) => return Err(error).with_context(|| format!("cannot read the state file {shown}")),
+    let Some(text) = read_saved(path).with_context(|| format!("cannot read the state file {shown}"))? else {
+        return Ok((config, Owners::default()));
     };
-    let changes = journal::changes(path, &text)
-        .with_context(|| format!("cannot read the journal of the state file {shown}"))?;
+    let changes = journal::changes(path, &text).with_context(|| {
+        format!(
+            "cannot read the journal of the state file {shown}; mend the journal, or remove it, and what it says with it, to start from the \
+             state file alone; after a downgrade start the newer version again"
+        )
+    })?;
     let whole = change::apply(&text, &changes).map_err(|error| anyhow::anyhow!(error));
-    let whole = whole.with_context(|| format!("the state file {shown} is not valid"))?;
+    let whole = whole.with_context(|| {
+        format!(
+            "the state file {shown} is not valid, or not what its journal goes on from; mend it, or remove both to start from the config; \
+             after a downgrade start the newer version again"
+        )
+    })?;
     let owners = Owners::kept_in(&text, &changes);
     let yields = |config: &mut Config| {
         for left_out in give_way(config, &owners) {
@@ -61,6 +68,30 @@ pub fn restore(config: Config, file: Option<&Source>, path: &Path) -> anyhow::Re
     let merged =
         merged.with_context(|| format!("the config and the state file {shown} do not go together"))?;
     Ok((merged, owners))
+}
+
+/// The text of a state file, if there is one; that its journal is not there is told.
+fn read_saved(path: &Path) -> std::io::Result<Option<String>> {
+    let read = || match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    };
+    let Some(mut text) = read()? else { return Ok(None) };
+    if journal::missing(path, &text).is_some() {
+        // The switch that runs, and that this one is to follow, may have written it anew since.
+        let Some(again) = read()? else { return Ok(None) };
+        text = again;
+    }
+    if let Some(journal) = journal::missing(path, &text) {
+        tracing::warn!(
+            file = %path.display(),
+            journal = %journal.display(),
+            "the journal that the state file names is not there: what changed since that was written is lost; bring the journal back and restart \
+             before anything is changed"
+        );
+    }
+    Ok(Some(text))
 }
 
 #[cfg(test)]
@@ -118,6 +149,26 @@ port = { kind = "null" }
         let restored = restore(file.config.clone(), Some(&file), &path);
         std::fs::remove_file(&path).unwrap();
         restored
+    }
+
+    #[test]
+    fn a_journal_that_cannot_be_read_is_told_with_what_to_do() {
+        let folder = std::env::temp_dir().join(format!("state-journal-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("state");
+        journal::Saver::new(&path).write(&source(FILE).config.to_toml().unwrap()).unwrap();
+        let journal = folder.join(journal::named_in(&std::fs::read_to_string(&path).unwrap()).unwrap());
+        let start = || restore(source("").config, None, &path);
+        assert_eq!(start().unwrap().0.vpcs.len(), 1);
+        std::fs::write(&journal, "of a newer version\n").unwrap();
+        let error = format!("{:#}", start().unwrap_err());
+        for part in ["mend the journal, or remove it", "after a downgrade", "journal-", ":1:"] {
+            assert!(error.contains(part), "{error}");
+        }
+        // It is as the error says.
+        std::fs::remove_file(&journal).unwrap();
+        assert_eq!(start().unwrap().0.vpcs.len(), 1);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

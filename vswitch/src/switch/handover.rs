@@ -15,6 +15,7 @@ use super::{Switch, SwitchError};
 use crate::config::{Config, PortSpec, Relocation};
 use crate::handover::tables::{Chunk, ROWS, Tables, split};
 use crate::port::{Undo, shared_interface};
+use crate::state::journal::Saver;
 use crate::state::lock;
 use crate::topology::Extent;
 
@@ -82,12 +83,12 @@ impl Switch {
     /// [`SwitchError`].
     pub fn come_back(&mut self, forwards: bool) -> Result<(), SwitchError> {
         // The new process may have written the state file: the next change writes all of it.
-        let path = self.saved.as_ref().map(|saver| saver.path().to_owned());
-        let lock = lock::take_told(path.as_deref()).unwrap_or_else(|error| {
+        let path = self.saved.take().map(|saver| saver.path().to_owned());
+        self.state_lock = lock::take_told(path.as_deref()).unwrap_or_else(|error| {
             tracing::error!(%error, "the new process still has the state file; end that process, or changes may be lost");
             None
         });
-        self.set_state_file(path.as_deref(), lock);
+        self.saved = path.as_deref().map(Saver::new);
         // Nor is the file of connections this one's any more.
         self.connections.keep_again(self.topology.snapshot());
         self.ports.close_kept();

@@ -387,10 +387,11 @@ impl Switch {
         Ok(())
     }
 
-    /// Where changes made through the console are saved, if anywhere, and the lock on that.
+    /// Where changes made through the console are saved, if anywhere, and the lock on that. No other process writes there any more.
     pub fn set_state_file(&mut self, path: Option<&Path>, lock: Option<StateLock>) {
         self.saved = path.map(Saver::new);
         self.state_lock = lock;
+        self.rcft.remove_unfinished();
     }
 
     /// The config file that the running config began with; it is saved with the state.

@@ -57,6 +57,11 @@ fn what_was_appended_is_there_and_half_a_line_is_not() {
     let state = std::fs::read_to_string(folder.state()).unwrap();
     let error = changes(&folder.state(), &state).unwrap_err().to_string();
     assert!(error.contains(":1:") && error.contains("journal-"), "{error}");
+    // It may be gone altogether; a state file of somebody's own names none.
+    assert_eq!((missing(&folder.state(), &state), missing(&folder.state(), "[[vpc]]\n")), (None, None));
+    std::fs::remove_file(&journal).unwrap();
+    assert_eq!(missing(&folder.state(), &state), Some(journal));
+    assert_eq!(folder.names(), ["v1"]);
     // The whole again: the old journal counts no more.
     saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
     assert_eq!((folder.names(), journals(&folder.state()).len()), (vec!["v1".to_owned()], 1));

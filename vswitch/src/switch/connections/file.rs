@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use pipelines::connections::{ConnectionKeeper, ConnectionKey, ConnectionState};
 use wire::Vni;
 
-use crate::state::files::{fnv, new_beside};
+use crate::state::files::{fnv, new_beside, remove_unfinished};
 
 const MAGIC: &str = "vswitch connections 2";
 const PAGE: usize = 4096;
@@ -146,6 +146,7 @@ impl ConnectionFile {
     /// # Errors
     /// The system's; what was there is there still.
     pub fn create(path: &Path, keeper: &ConnectionKeeper, names: Names<'_>) -> io::Result<Self> {
+        remove_unfinished(path);
         let (file, temporary) = new_beside(path)?;
         let mut new = Self { file, path: path.to_owned(), pages: Vec::new(), next: 0, failed: false };
         let result = header()

@@ -11,6 +11,7 @@ use wire::Qpn;
 
 use super::saved::{self, Saved, SavedWriter, name_in};
 use super::{RcftControl, vnic_of};
+use crate::state::files::remove_unfinished;
 
 /// Queue pairs that are collected for saving in one turn.
 const COLLECT: usize = 50_000;
@@ -111,6 +112,11 @@ impl RcftControl {
     /// What another process has admitted, in place of what was saved.
     pub fn take_over(&mut self, admitted: Saved) {
         self.store.pending = Some(admitted);
+    }
+
+    /// Removes what a process that was killed left half-written beside the file.
+    pub fn remove_unfinished(&self) {
+        self.store.path.iter().for_each(|path| remove_unfinished(path));
     }
 
     /// The file is another process's from now on.
