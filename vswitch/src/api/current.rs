@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use vswitch_api::v1::{self, Kind};
 
+use super::index::Index;
 use super::kinds::{self, Item};
 use super::places::place;
 use super::refusal::Problem;
@@ -15,7 +16,21 @@ pub(super) use crate::switch::view::View;
 impl View {
     /// An object.
     pub(super) fn get(&self, kind: Kind, id: &str) -> Result<Option<Item>, Problem> {
-        Ok(self.some(kind, &[id])?.into_iter().next())
+        if place(kind).is_none() {
+            let (vni, vip) = kinds::location_of(id)?;
+            return self.location(vni, vip).map(kinds::location_item).transpose();
+        }
+        let table = Index::default().get(&self.config, kind, id)?;
+        Ok(table.map(|table| Item { kind, id: id.to_owned(), table }))
+    }
+
+    /// True when an object is there; where it is comes from an index of the config.
+    pub(super) fn has(&self, index: &mut Index, kind: Kind, id: &str) -> Result<bool, Problem> {
+        if place(kind).is_some() {
+            return Ok(index.has(&self.config, kind, id));
+        }
+        let (vni, vip) = kinds::location_of(id)?;
+        Ok(self.location(vni, vip).is_some())
     }
 
     /// Those of some objects that there are.
@@ -96,12 +111,10 @@ impl PortStates {
 
 /// Who says what an object is like. Of a section it is the file where it says so, defaults included.
 fn owner_of(item: &Item, ownership: &Ownership) -> Result<Owner, Problem> {
-    let (Some(file), Some(place)) =
-        (&ownership.file, place(item.kind).filter(|_| kinds::is_section(item.kind)))
-    else {
+    let Some(file) = ownership.file.as_ref().filter(|_| kinds::is_section(item.kind)) else {
         return Ok(owner(ownership, item.kind, &item.id));
     };
-    let is_files = place.get(&file.config, "")?.as_ref() == Some(&item.table);
+    let is_files = Index::default().get(&file.config, item.kind, "")?.as_ref() == Some(&item.table);
     Ok(if is_files { Owner::File } else { Owner::Api })
 }
 

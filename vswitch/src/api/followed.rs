@@ -7,6 +7,7 @@ use vswitch_api::v1::{self, Kind};
 
 use super::bridge;
 use super::current::{self, View};
+use super::index::Index;
 use super::kinds;
 use super::plan::{Step, carry_out};
 use super::refusal::{Problem, Problems};
@@ -80,7 +81,9 @@ pub fn rank(change: &Followed) -> isize {
 /// # Errors
 /// Why they cannot be; then none of them is done.
 pub fn follow(switch: &mut Switch, owner: Owner, changes: &[Followed]) -> Result<(), String> {
-    let all = changes.iter().map(|change| step(switch, owner, change)).collect::<Result<Vec<_>, _>>();
+    let (view, mut index) = (View::of(switch), Index::default());
+    let step = |change| step(&view, &mut index, owner, change);
+    let all = changes.iter().map(step).collect::<Result<Vec<_>, _>>();
     let done = all.map_err(Problems::from).and_then(|steps| {
         let steps: Vec<Step> = steps.into_iter().flatten().collect();
         carry_out(switch, steps, None, Missing::Awaited)
@@ -101,14 +104,13 @@ pub fn shared_by(switch: &Switch, owner: Owner) -> Vec<(Kind, String)> {
 }
 
 /// What a change takes; nothing where what goes is not there.
-fn step(switch: &Switch, owner: Owner, change: &Followed) -> Result<Option<Step>, Problem> {
-    let view = View::of(switch);
+fn step(view: &View, index: &mut Index, owner: Owner, change: &Followed) -> Result<Option<Step>, Problem> {
     match change {
-        Followed::Is(object) => Step::put(object, owner, &view).map(Some),
+        Followed::Is(object) => Step::put(object, owner, view, index).map(Some),
         // A section goes back to nothing but what its owner says next.
         Followed::Gone(kind, _) if kinds::is_section(*kind) => Ok(None),
         Followed::Gone(kind, id) => {
-            let is_own = view.get(*kind, id)?.is_some() && current::owner(&view.owners, *kind, id) == owner;
+            let is_own = view.has(index, *kind, id)? && current::owner(&view.owners, *kind, id) == owner;
             Ok(is_own.then(|| Step::take_out(*kind, id, owner)))
         }
     }

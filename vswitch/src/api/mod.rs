@@ -5,7 +5,7 @@
 //! changes it, and hands back values that need no more of control to become messages.
 //!
 //! `bridge` turns messages into tables of the config and back, `kinds` knows the kinds of objects and `places` where a config has
-//! them, `current` is what there is at a moment, `plan` changes it, `claims` says who may, `objects` and `observe` are the services. `answers` bounds what
+//! them, `index` where in there, `current` is what there is at a moment, `plan` changes it, `claims` says who may, `objects` and `observe` are the services. `answers` bounds what
 //! clients leave unread.
 
 mod answers;
@@ -21,8 +21,11 @@ mod flow_rules;
 mod flows;
 mod followed;
 mod forwarding;
+mod index;
 mod json;
 mod kinds;
+#[cfg(test)]
+mod large;
 mod named;
 mod objects;
 mod observe;

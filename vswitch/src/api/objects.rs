@@ -1,7 +1,7 @@
 //! The service `Objects`: what the switch is configured with.
 
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use vswitch_api::v1::objects_server::Objects;
 use vswitch_api::v1::{self, Kind, operation::Operation};
 
@@ -15,6 +15,8 @@ use crate::switch::{Missing, Switch};
 
 /// Objects of a page.
 pub(super) const PAGE: usize = 1000;
+/// Operations of a batch: control plans it as a whole, and does nothing else meanwhile.
+pub(super) const OPERATIONS: usize = 4096;
 
 pub(super) struct Service {
     control: Control,
@@ -66,6 +68,27 @@ impl Service {
             _ => self.control.ask_and_wait("a change by the API", work).await,
         }
     }
+}
+
+/// The steps of a batch.
+pub(super) fn steps(operations: Vec<v1::Operation>) -> Result<Vec<Step>, Problem> {
+    let count = operations.len();
+    if count > OPERATIONS {
+        let message = format!(
+            "there are {count} operations, and a batch has {OPERATIONS} at the most; split it, and send one part after the other"
+        );
+        return Err(Problem::new(Code::ResourceExhausted, "operations", message));
+    }
+    let step = |(at, operation): (usize, v1::Operation)| {
+        let step = match operation.operation {
+            Some(Operation::Create(create)) => Step::create(create),
+            Some(Operation::Update(update)) => Step::update(update),
+            Some(Operation::Delete(delete)) => Step::delete(delete),
+            None => Err(Problem::invalid("", "there is no operation; set create, update or delete".into())),
+        };
+        step.map_err(|problem| problem.within(&format!("operations[{at}]")))
+    };
+    operations.into_iter().enumerate().map(step).collect()
 }
 
 /// What becomes of ports that cannot be opened at once.
@@ -132,18 +155,7 @@ impl Objects for Service {
 
     async fn apply(&self, request: Request<v1::ApplyRequest>) -> Result<Response<v1::ApplyResponse>, Status> {
         let v1::ApplyRequest { operations, expected_revision, wait } = change_of(request)?;
-        let step = |(at, operation): (usize, v1::Operation)| {
-            let step = match operation.operation {
-                Some(Operation::Create(create)) => Step::create(create),
-                Some(Operation::Update(update)) => Step::update(update),
-                Some(Operation::Delete(delete)) => Step::delete(delete),
-                None => {
-                    Err(Problem::invalid("", "there is no operation; set create, update or delete".into()))
-                }
-            };
-            step.map_err(|problem| problem.within(&format!("operations[{at}]")))
-        };
-        let steps = operations.into_iter().enumerate().map(step).collect::<Result<Vec<_>, _>>()?;
+        let steps = steps(operations)?;
         let revision = self.all(steps, expected_revision, patience(wait)).await?;
         Ok(Response::new(v1::ApplyResponse { revision }))
     }

@@ -4,14 +4,13 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use imbl::Vector;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 use vswitch_api::v1::Kind;
 
+use super::bridge;
 use super::refusal::Problem;
-use super::{bridge, kinds};
 use crate::config::error::tidy;
 use crate::config::{
     Config, PortConfig, SecurityGroupConfig, SecurityRule, SubnetConfig, TrunkConfig, UplinkConfig,
@@ -25,15 +24,18 @@ pub(super) trait Place: Sync {
     fn ids(&self, config: &Config) -> Vec<String>;
     /// Those with these ids, in the order of the config.
     fn some(&self, config: &Config, wanted: &HashSet<&str>) -> Result<Vec<(String, Table)>, Problem>;
-    /// Puts an object in place of that of its id, or behind the others.
-    fn set(&self, config: &mut Config, table: Table) -> Result<(), Problem>;
-    /// Takes an object that there is out.
-    fn remove(&self, config: &mut Config, id: &str) -> Result<(), Problem>;
-
-    fn get(&self, config: &Config, id: &str) -> Result<Option<Table>, Problem> {
-        let found = self.some(config, &HashSet::from([id]))?;
-        Ok(found.into_iter().next().map(|(_, table)| table))
+    /// The kind of the objects whose lists these are, where there is not one list alone. An id begins with that of the outer one then.
+    fn outer(&self) -> Option<Kind> {
+        None
     }
+    /// What tells the objects of a list apart, in its order.
+    fn keys<'c>(&self, config: &'c Config, list: usize) -> Box<dyn Iterator<Item = Cow<'c, str>> + 'c>;
+    /// An object of a list.
+    fn read(&self, config: &Config, list: usize, at: usize) -> Result<Table, Problem>;
+    /// Puts an object in place of another, or behind all others of a list.
+    fn put(&self, config: &mut Config, list: usize, at: Option<usize>, table: Table) -> Result<(), Problem>;
+    /// Takes an object out of a list.
+    fn take(&self, config: &mut Config, list: usize, at: usize) -> Result<(), Problem>;
 }
 
 /// A part of a config.
@@ -148,25 +150,20 @@ impl<T: Serialize + DeserializeOwned> Place for List<T> {
         found.map(|(id, object)| Ok((id.into_owned(), write(object)?))).collect()
     }
 
-    fn set(&self, config: &mut Config, table: Table) -> Result<(), Problem> {
-        let object: T = read(table)?;
-        let list = (self.list.get_mut)(config);
-        match list.iter_mut().find(|known| (self.id)(known) == (self.id)(&object)) {
-            Some(known) => *known = object,
-            None => list.push(object),
-        }
-        Ok(())
+    fn keys<'c>(&self, config: &'c Config, _: usize) -> Box<dyn Iterator<Item = Cow<'c, str>> + 'c> {
+        Box::new((self.list.get)(config).iter().map(self.id))
     }
 
-    fn remove(&self, config: &mut Config, id: &str) -> Result<(), Problem> {
-        (self.list.get_mut)(config).retain(|object| (self.id)(object) != id);
-        Ok(())
+    fn read(&self, config: &Config, _: usize, at: usize) -> Result<Table, Problem> {
+        write((self.list.get)(config).get(at).ok_or_else(moved)?)
     }
-}
 
-impl Vnics {
-    fn at(vnics: &Vector<Arc<VnicConfig>>, id: &str) -> Option<usize> {
-        vnics.iter().position(|vnic| vnic.name.as_str() == id)
+    fn put(&self, config: &mut Config, _: usize, at: Option<usize>, table: Table) -> Result<(), Problem> {
+        put_into((self.list.get_mut)(config), at, read(table)?)
+    }
+
+    fn take(&self, config: &mut Config, _: usize, at: usize) -> Result<(), Problem> {
+        take_from((self.list.get_mut)(config), at)
     }
 }
 
@@ -185,21 +182,30 @@ impl Place for Vnics {
         found.map(|vnic| Ok((vnic.name.to_string(), write(vnic.as_ref())?))).collect()
     }
 
-    fn set(&self, config: &mut Config, table: Table) -> Result<(), Problem> {
-        let vnic: VnicConfig = read(table)?;
-        match Self::at(&config.vnics, &vnic.name) {
-            Some(at) => drop(config.vnics.set(at, Arc::new(vnic))),
-            None => config.vnics.push_back(Arc::new(vnic)),
+    fn keys<'c>(&self, config: &'c Config, _: usize) -> Box<dyn Iterator<Item = Cow<'c, str>> + 'c> {
+        Box::new(config.vnics.iter().map(|vnic| vnic.name.as_str().into()))
+    }
+
+    fn read(&self, config: &Config, _: usize, at: usize) -> Result<Table, Problem> {
+        write(config.vnics.get(at).ok_or_else(moved)?.as_ref())
+    }
+
+    fn put(&self, config: &mut Config, _: usize, at: Option<usize>, table: Table) -> Result<(), Problem> {
+        let vnic: Arc<VnicConfig> = Arc::new(read(table)?);
+        match at {
+            Some(at) => *config.vnics.get_mut(at).ok_or_else(moved)? = vnic,
+            None => config.vnics.push_back(vnic),
         }
         Ok(())
     }
 
-    fn remove(&self, config: &mut Config, id: &str) -> Result<(), Problem> {
-        if let Some(at) = Self::at(&config.vnics, id) {
-            let gone = config.vnics.remove(at);
-            // Routes that lead to it lead to its MAC address from then on.
-            config.lead_to_station(&gone);
+    fn take(&self, config: &mut Config, _: usize, at: usize) -> Result<(), Problem> {
+        if at >= config.vnics.len() {
+            return Err(moved());
         }
+        let gone = config.vnics.remove(at);
+        // Routes that lead to it lead to its MAC address from then on.
+        config.lead_to_station(&gone);
         Ok(())
     }
 }
@@ -218,12 +224,20 @@ impl<T: Serialize + DeserializeOwned> Place for Section<T> {
         wanted.map(|_| Ok((String::new(), write((self.0.get)(config))?))).collect()
     }
 
-    fn set(&self, config: &mut Config, table: Table) -> Result<(), Problem> {
+    fn keys<'c>(&self, _: &'c Config, _: usize) -> Box<dyn Iterator<Item = Cow<'c, str>> + 'c> {
+        Box::new(std::iter::once("".into()))
+    }
+
+    fn read(&self, config: &Config, _: usize, _: usize) -> Result<Table, Problem> {
+        write((self.0.get)(config))
+    }
+
+    fn put(&self, config: &mut Config, _: usize, _: Option<usize>, table: Table) -> Result<(), Problem> {
         *(self.0.get_mut)(config) = read(table)?;
         Ok(())
     }
 
-    fn remove(&self, _: &mut Config, _: &str) -> Result<(), Problem> {
+    fn take(&self, _: &mut Config, _: usize, _: usize) -> Result<(), Problem> {
         Err(Problem::internal("a section cannot go".into()))
     }
 }
@@ -249,10 +263,8 @@ impl<T, U: Serialize + DeserializeOwned> Inner<T, U> {
         Ok(table)
     }
 
-    fn find<'c>(&self, config: &'c mut Config, of: &str) -> Result<&'c mut Vec<U>, Problem> {
-        let outer = (self.outer.get_mut)(config).iter_mut().find(|outer| (self.name)(outer) == of);
-        let missing = || Problem { field: "of".into(), ..kinds::unknown(self.kind, of) };
-        Ok((self.list_mut)(outer.ok_or_else(missing)?))
+    fn list<'c>(&self, config: &'c mut Config, list: usize) -> Result<&'c mut Vec<U>, Problem> {
+        (self.outer.get_mut)(config).get_mut(list).map(self.list_mut).ok_or_else(moved)
     }
 
     fn id_of(&self, of: &str, element: &U) -> String {
@@ -283,19 +295,48 @@ impl<T, U: Serialize + DeserializeOwned> Place for Inner<T, U> {
         found.map(|(of, id, element)| Ok((id, self.join(of, element)?))).collect()
     }
 
-    fn set(&self, config: &mut Config, table: Table) -> Result<(), Problem> {
-        let (of, element) = self.split(table)?;
-        let list = self.find(config, &of)?;
-        match list.iter_mut().find(|known| (self.id)(known) == (self.id)(&element)) {
-            Some(known) => *known = element,
-            None => list.push(element),
-        }
-        Ok(())
+    fn outer(&self) -> Option<Kind> {
+        Some(self.kind)
     }
 
-    fn remove(&self, config: &mut Config, id: &str) -> Result<(), Problem> {
-        let (of, _) = id.split_once(' ').unwrap_or((id, ""));
-        self.find(config, of)?.retain(|element| self.id_of(of, element) != id);
-        Ok(())
+    fn keys<'c>(&self, config: &'c Config, list: usize) -> Box<dyn Iterator<Item = Cow<'c, str>> + 'c> {
+        let elements = (self.outer.get)(config).get(list).into_iter().flat_map(self.list);
+        let id = self.id;
+        Box::new(elements.map(move |element| id(element).into()))
     }
+
+    fn read(&self, config: &Config, list: usize, at: usize) -> Result<Table, Problem> {
+        let outer = (self.outer.get)(config).get(list).ok_or_else(moved)?;
+        self.join((self.name)(outer), (self.list)(outer).get(at).ok_or_else(moved)?)
+    }
+
+    fn put(&self, config: &mut Config, list: usize, at: Option<usize>, table: Table) -> Result<(), Problem> {
+        let (_, element) = self.split(table)?;
+        put_into(self.list(config, list)?, at, element)
+    }
+
+    fn take(&self, config: &mut Config, list: usize, at: usize) -> Result<(), Problem> {
+        take_from(self.list(config, list)?, at)
+    }
+}
+
+fn put_into<T>(list: &mut Vec<T>, at: Option<usize>, object: T) -> Result<(), Problem> {
+    match at {
+        Some(at) => *list.get_mut(at).ok_or_else(moved)? = object,
+        None => list.push(object),
+    }
+    Ok(())
+}
+
+fn take_from<T>(list: &mut Vec<T>, at: usize) -> Result<(), Problem> {
+    if at >= list.len() {
+        return Err(moved());
+    }
+    list.remove(at);
+    Ok(())
+}
+
+/// A list is not as it was when something in it was looked for.
+fn moved() -> Problem {
+    Problem::internal("an object is not where it was".into())
 }

@@ -1,6 +1,6 @@
 //! Changes of objects: each step looks at what the steps before it leave, and all of them are carried out as one change of the switch.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -13,8 +13,9 @@ use wire::Vni;
 use super::bridge;
 use super::claims::{Claim, inside, inside_with_tables, of_file, whose};
 use super::current::{View, owner};
+use super::index::Index;
 use super::kinds::{self, Item, location_id};
-use super::places::{place, read, write};
+use super::places::{place, read};
 use super::refusal::{Problem, Problems};
 use crate::config::objects::ObjectId;
 use crate::config::{Config, LocationConfig, Relocation, VnicConfig, VnicPort};
@@ -49,11 +50,11 @@ impl Step {
 
     /// An object as somebody who is no client has it, such as a cluster's store: made where it is not there, else brought to that. What
     /// an object has inside, and this one leaves out, is somebody else's.
-    pub fn put(object: &v1::Object, owner: Owner, view: &View) -> Result<Self, Problem> {
+    pub fn put(object: &v1::Object, owner: Owner, view: &View, index: &mut Index) -> Result<Self, Problem> {
         let (kind, message) = kinds::parts(object)?;
         let claim = Claim { owner, force: false };
         let item = kinds::item(kind, &message)?;
-        if !kinds::is_section(kind) && view.get(kind, &item.id)?.is_none() {
+        if !kinds::is_section(kind) && !view.has(index, kind, &item.id)? {
             return Ok(Self { what: What::Create(item), claim });
         }
         let is_left_out = |field: &str| {
@@ -89,8 +90,10 @@ impl Step {
 }
 
 /// What some steps come to.
-struct Plan {
-    config: Config,
+pub(super) struct Plan {
+    pub config: Config,
+    /// Where its objects are.
+    index: Index,
     /// Those that steps set, and took away.
     locations: BTreeMap<(u32, IpAddr), Option<LocationConfig>>,
     /// Steps changed the config, though others may have changed it back.
@@ -100,6 +103,23 @@ struct Plan {
 }
 
 impl Plan {
+    /// What steps make of what there is, and the objects that are there then, but for those that went.
+    pub fn of(view: &View, steps: Vec<Step>) -> Result<(Self, Vec<Item>), Problem> {
+        let mut plan = Self {
+            config: (*view.config).clone(),
+            index: Index::default(),
+            locations: BTreeMap::new(),
+            differs: false,
+            made: BTreeMap::new(),
+        };
+        let (many, mut items) = (steps.len() > 1, Vec::new());
+        for (at, step) in steps.into_iter().enumerate() {
+            let path = if many { format!("operations[{at}]") } else { String::new() };
+            items.extend(plan.step(view, step).map_err(|problem| problem.within(&path))?);
+        }
+        Ok((plan, items))
+    }
+
     /// Who made an object.
     fn owner(&self, view: &View, kind: Kind, id: &str) -> Owner {
         let made = self.made.get(&(kinds::section(kind), id.to_owned())).copied();
@@ -118,9 +138,9 @@ impl Plan {
         claim.check(self.owner(view, kind, id), kind, id, view.owners.file.as_deref())
     }
 
-    fn get(&self, view: &View, kind: Kind, id: &str) -> Result<Option<Item>, Problem> {
-        if let Some(place) = place(kind) {
-            let table = place.get(&self.config, id)?;
+    fn get(&mut self, view: &View, kind: Kind, id: &str) -> Result<Option<Item>, Problem> {
+        if place(kind).is_some() {
+            let table = self.index.get(&self.config, kind, id)?;
             return Ok(table.map(|table| Item { kind, id: id.to_owned(), table }));
         }
         let (vni, vip) = kinds::location_of(id)?;
@@ -132,8 +152,8 @@ impl Plan {
 
     fn put(&mut self, item: &Item) -> Result<(), Problem> {
         match place(item.kind) {
-            Some(place) => {
-                place.set(&mut self.config, item.table.clone())?;
+            Some(_) => {
+                self.index.set(&mut self.config, item.kind, &item.id, item.table.clone())?;
                 self.differs = true;
             }
             None => {
@@ -200,8 +220,10 @@ impl Plan {
         after: Option<&Item>,
         claim: Claim,
     ) -> Result<(), Problem> {
-        let stay: Vec<_> = after.into_iter().flat_map(inside_with_tables).collect();
-        let altered = inside_with_tables(before).filter(|inner| !stay.contains(inner));
+        let stay = after.into_iter().flat_map(inside_with_tables);
+        let stay: HashMap<_, _> = stay.map(|(kind, id, table)| ((kind, id), table)).collect();
+        let altered = inside_with_tables(before)
+            .filter(|(kind, id, table)| stay.get(&(*kind, id.clone())) != Some(table));
         for (kind, id, _) in altered {
             self.refuse_others(view, kind, &id, claim)?;
         }
@@ -230,7 +252,7 @@ impl Plan {
         let Some(name) = item.table.get("port").and_then(Value::as_str).filter(of_trunk) else {
             return Ok(item);
         };
-        let Some(at) = self.config.ports.iter().position(|port| port.name.as_str() == name) else {
+        let Some(plain) = self.index.get(&self.config, Kind::Port, name)? else {
             return Ok(item);
         };
         if name != item.id {
@@ -241,7 +263,7 @@ impl Plan {
             );
             return Err(Problem::new(Code::FailedPrecondition, "vnic.port", message));
         }
-        let plain = write(&self.config.ports.remove(at))?;
+        self.index.remove(&mut self.config, Kind::Port, name)?;
         for (from, to) in [("port", "port"), ("rx-queues", "queues")] {
             if let Some(value) = plain.get(from) {
                 item.table.insert(to.into(), value.clone());
@@ -330,11 +352,11 @@ impl Plan {
     }
 
     fn delete(&mut self, view: &View, kind: Kind, id: &str) -> Result<(), Problem> {
-        let Some(place) = place(kind) else {
+        if place(kind).is_none() {
             let (vni, vip) = kinds::location_of(id)?;
             self.locations.insert((vni.get(), vip), None);
             return Ok(());
-        };
+        }
         if kind == Kind::SecurityGroup {
             self.empty_group(view, id)?;
         }
@@ -342,13 +364,15 @@ impl Plan {
         let of_trunk = |vnic: &&Arc<VnicConfig>| {
             kind == Kind::Trunk && matches!(&vnic.port, VnicPort::Trunk(trunk) if trunk.as_str() == id)
         };
-        if let Some(user) = self.config.vnics.iter().find(|vnic| of_vpc(vnic) || of_trunk(vnic)) {
+        let has_vnics = matches!(kind, Kind::Vpc | Kind::Trunk);
+        let mut vnics = self.config.vnics.iter().filter(|_| has_vnics);
+        if let Some(user) = vnics.find(|vnic| of_vpc(vnic) || of_trunk(vnic)) {
             let message =
                 format!("{} {id:?} is in use by vNIC {}; remove that first", kinds::word(kind), user.name);
             return Err(Problem::new(Code::FailedPrecondition, "key", message));
         }
         self.differs = true;
-        place.remove(&mut self.config, id)
+        self.index.remove(&mut self.config, kind, id)
     }
 }
 
@@ -367,20 +391,14 @@ pub(super) fn carry_out(
         );
         return Err(Problem::new(Code::Aborted, "expected_revision", message).into());
     }
-    let config = (*view.config).clone();
-    let mut plan = Plan { config, locations: BTreeMap::new(), differs: false, made: BTreeMap::new() };
-    let (many, mut items) = (steps.len() > 1, Vec::new());
-    for (at, step) in steps.into_iter().enumerate() {
-        let path = if many { format!("operations[{at}]") } else { String::new() };
-        items.extend(plan.step(&view, step).map_err(|problem| problem.within(&path))?);
-    }
+    let (plan, items) = Plan::of(&view, steps)?;
     go_over(switch, &view, plan, missing)?;
     Ok(items)
 }
 
 /// Has the switch be as planned.
 fn go_over(switch: &mut Switch, view: &View, plan: Plan, missing: Missing) -> Result<(), SwitchError> {
-    let Plan { config, locations, differs, made } = plan;
+    let Plan { config, locations, differs, made, .. } = plan;
     let mut relocation = Relocation::NONE;
     for ((vni, vip), location) in locations {
         match (location, Vni::new(vni)) {

@@ -6,6 +6,7 @@ use toml::Value;
 use tonic::Code;
 use vswitch_api::v1::{self, Kind, object::Spec, port_spec};
 
+use super::index::Index;
 use super::kinds::{self, Item};
 use super::places;
 use super::refusal::Problem;
@@ -19,7 +20,7 @@ fn items(config: &Config) -> Vec<Item> {
     for kind in kinds::KINDS {
         let Some(place) = places::place(kind) else { continue };
         for id in place.ids(config) {
-            let table = place.get(config, &id).unwrap().unwrap();
+            let table = Index::default().get(config, kind, &id).unwrap().unwrap();
             items.push(Item { kind, id, table });
         }
     }
@@ -209,8 +210,8 @@ proptest! {
         for item in items(&config) {
             let told = again(&item).unwrap();
             prop_assert_eq!(&told, &untold(item.clone()));
-            if let Some(place) = places::place(item.kind).filter(|_| !kinds::is_inner(item.kind)) {
-                place.set(&mut again_whole, item.table).unwrap();
+            if !kinds::is_inner(item.kind) {
+                Index::default().set(&mut again_whole, item.kind, &item.id, item.table).unwrap();
             }
         }
         again_whole.locations.clone_from(&config.locations);

@@ -20,6 +20,8 @@ const BATCH: usize = 4096;
 const ON_ITS_WAY: Duration = Duration::from_secs(5);
 /// After control refused everything.
 const REFUSED: Duration = Duration::from_secs(1);
+/// Objects that are carried out as one change. Of more, control does others' work in between.
+const PIECE: usize = 512;
 /// Objects that are tried each by itself before control does others' work.
 const TRIES: usize = 32;
 
@@ -148,21 +150,26 @@ impl Follower {
         Ok(())
     }
 
-    /// Has the switch do what is due: as one change where that can be, else each that can. How long control was at it.
+    /// Has the switch do what is due: as one change where that can be and it is not too much, else each that can. How long control was at
+    /// it.
     async fn carry_out_due(&mut self) -> Result<Duration, Failure> {
         let mut due = self.objects.due();
         due.sort_by_key(|(_, change)| api::rank(change));
         if due.is_empty() {
             return Ok(Duration::ZERO);
         }
-        let all = due.iter().map(|(_, change)| change.clone()).collect();
-        let (mut refused, mut took) = self.try_objects(vec![all]).await?;
+        let mut took = Duration::ZERO;
         let mut why: Vec<Option<String>> = vec![None; due.len()];
         let mut left: Vec<usize> = Vec::new();
-        match refused.pop().flatten() {
-            Some(error) if due.len() == 1 => why[0] = Some(error),
-            Some(_) => left.extend(0..due.len()),
-            None => {}
+        for (from, piece) in (0..).step_by(PIECE).zip(due.chunks(PIECE)) {
+            let all = piece.iter().map(|(_, change)| change.clone()).collect();
+            let (mut refused, more) = self.try_objects(vec![all]).await?;
+            took += more;
+            match refused.pop().flatten() {
+                Some(error) if due.len() == 1 => why[0] = Some(error),
+                Some(_) => left.extend(from..from + piece.len()),
+                None => {}
+            }
         }
         // Some may wait for others: as long as one more can be, the rest is tried again.
         let mut before = usize::MAX;

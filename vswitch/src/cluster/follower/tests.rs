@@ -141,3 +141,24 @@ async fn etcd_that_went_back_takes_no_objects_away_at_a_start() {
     control.thread.join().unwrap();
     std::fs::remove_file(&path).unwrap();
 }
+
+#[tokio::test]
+async fn etcd_very_many_objects_go_to_control_in_pieces_and_in_their_order() {
+    let (control, mut follower) = Control::start();
+    for subnet in 0..1100 {
+        let value = format!(
+            r#"{{"subnet": {{"vpc": "red", "prefix": "10.{}.{}.0/24"}}}}"#,
+            subnet / 256,
+            subnet % 256
+        );
+        follower.objects.hear(&format!("a/{subnet:04}"), Some(value.as_bytes()));
+    }
+    // What the others need comes first, whatever its key.
+    follower.objects.hear("z/red", Some(br#"{"vpc": {"name": "red", "vni": 100}}"#));
+    follower.objects_to_control().await.unwrap();
+    assert_eq!((control.asked(), follower.objects.faults().len()), (3, 0));
+    let config = follower.asker.ask("a look", |controller| controller.switch.config()).await.unwrap();
+    assert_eq!((config.vpcs.len(), config.subnets.len()), (1, 1100));
+    drop(follower);
+    control.thread.join().unwrap();
+}
