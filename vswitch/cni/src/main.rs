@@ -20,6 +20,7 @@ mod parameters;
 mod pod;
 mod result;
 mod switch;
+mod turn;
 
 use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;

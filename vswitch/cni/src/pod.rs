@@ -11,6 +11,7 @@ use crate::error::{Error, INTERFACE, Result};
 use crate::netlink::{Link, Netlink, is};
 use crate::netns;
 use crate::result::Route;
+use crate::turn::turn;
 
 /// What the interface of a pod should be like.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +65,7 @@ impl PodInterface {
             if fs::read_to_string(&path)?.trim() == "0" {
                 return Ok(());
             }
-            let _turn = netns::turn()?;
+            let _turn = turn()?;
             fs::write(&path, "0")
         })
     }

@@ -4,6 +4,7 @@
 pub mod asking;
 pub mod guard;
 pub mod in_process;
+mod lock;
 pub mod server;
 pub mod tries;
 

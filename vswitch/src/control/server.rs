@@ -2,21 +2,19 @@
 //!
 //! What comes in is handed over to the API. Runs on the control thread's runtime; reads nothing.
 
-use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use tracing::warn;
 
+use super::lock::Lock;
 use crate::api::{Accepted, Role};
-
-/// How long to wait for another process that is starting on the same socket.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why the control socket could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +27,21 @@ pub enum BindError {
         "{path} is there already and is {what}, not a socket; choose another [api] socket or move it away"
     )]
     NotASocket { path: PathBuf, what: &'static str },
+    /// Another process opens a socket there, and does not end.
+    #[error(
+        "{holder} holds {path} and has not opened its [api] socket within 2 s; see what it does (`fuser -v {path}`) and stop it, or choose \
+         another [api] socket"
+    )]
+    Locked {
+        /// Who it is, in words.
+        holder: String,
+        path: PathBuf,
+    },
+    /// Others could hold the lock.
+    #[error(
+        "{0} is there already, and is not a file of this user alone; remove it, or choose another [api] socket"
+    )]
+    LockOfOthers(PathBuf),
     /// The group of the second socket is none.
     #[error("there is no group {0:?} for `[api] group`; `getent group` lists those there are")]
     NoGroup(String),
@@ -94,7 +107,7 @@ impl Server {
             builder.recursive(true).mode(0o755).create(folder).map_err(system("create", folder))?;
         }
         // Two switches that start at once must not both find the same stale socket and remove each other's.
-        let _lock = lock(folder).map_err(system("lock", folder))?;
+        let _lock = Lock::of(path)?;
         make_way(path)?;
         // Linking refuses what is there already, unlike renaming.
         let listener = bind_unseen(path, group, |bound, path| fs::hard_link(bound, path))?;
@@ -177,22 +190,6 @@ impl Drop for SocketFile {
             && let Err(error) = fs::remove_file(&self.path)
         {
             warn!(path = %self.path.display(), %error, "cannot remove the control socket");
-        }
-    }
-}
-
-/// An exclusive lock on a folder.
-fn lock(folder: &Path) -> io::Result<File> {
-    let file = File::open(folder)?;
-    let start = Instant::now();
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::Error(error)) => return Err(error),
-            Err(TryLockError::WouldBlock) if start.elapsed() > LOCK_TIMEOUT => {
-                return Err(io::Error::other("another process holds a lock on it"));
-            }
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::environment::Attachment;
 use crate::error::{Error, Result, TRY_AGAIN, UNKNOWN_CONTAINER};
 use crate::netlink::Netlink;
 use crate::netns;
+use crate::turn::turn;
 
 /// What a command works with.
 #[derive(Debug)]
@@ -57,9 +58,10 @@ fn pod(attachment: &Attachment) -> Result<(File, Netlink)> {
 
 /// A socket in the namespace of this process, which is the switch's, and the turn to change interfaces there.
 fn host() -> Result<(Netlink, File)> {
-    let turn = netns::turn().map_err(|error| match error.kind() {
+    let turn = turn().map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => {
-            Error::new(TRY_AGAIN, "other pods' interfaces take too long", "try again")
+            let msg = format!("other pods' interfaces take too long: {error}");
+            Error::new(TRY_AGAIN, msg, "try again; look at that process where it lasts")
         }
         _ => Error::interface("waiting for other pods' interfaces", error),
     })?;

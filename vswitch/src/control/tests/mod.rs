@@ -1,8 +1,8 @@
 //! Tests of the listening sockets, with real sockets.
 
 use std::fs;
-use std::io::Read;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -155,6 +155,43 @@ fn of_many_that_start_at_once_one_gets_the_socket() {
             assert!(matches!(error, BindError::Running(_)), "{error}");
         }
     }
+}
+
+#[test]
+fn nobody_else_keeps_a_socket_from_being_opened() {
+    let folder = Folder::new();
+    // What anybody may lock who may look into the folder.
+    let held = fs::File::open(&folder.0).unwrap();
+    held.lock().unwrap();
+    drop(Server::bind(&folder.socket()).unwrap());
+
+    // A lock that a dead process left holds nobody up, and one that others could hold is not used.
+    let lock = folder.0.join("s.sock.lock");
+    let private = |mode| fs::Permissions::from_mode(mode);
+    fs::write(&lock, "4000000").unwrap();
+    fs::set_permissions(&lock, private(0o644)).unwrap();
+    let error = Server::bind(&folder.socket()).unwrap_err();
+    assert!(matches!(error, BindError::LockOfOthers(_)), "{error}");
+    fs::set_permissions(&lock, private(0o600)).unwrap();
+    drop(Server::bind(&folder.socket()).unwrap());
+    assert!(!lock.exists());
+    std::os::unix::fs::symlink(folder.0.join("elsewhere"), &lock).unwrap();
+    assert!(matches!(Server::bind(&folder.socket()), Err(BindError::System { what: "open", .. })));
+    assert!(!folder.0.join("elsewhere").exists());
+}
+
+#[test]
+fn who_holds_the_lock_of_a_socket_is_told() {
+    let folder = Folder::new();
+    let mut held = fs::OpenOptions::new();
+    let held = held.write(true).create_new(true).mode(0o600).open(folder.0.join("s.sock.lock")).unwrap();
+    held.lock().unwrap();
+    (&held).write_all(b"77").unwrap();
+    let error = Server::bind(&folder.socket()).unwrap_err().to_string();
+    assert!(error.starts_with("process 77 holds ") && error.contains("s.sock.lock"), "{error}");
+    drop(held);
+    drop(Server::bind(&folder.socket()).unwrap());
+    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0, "nothing is left");
 }
 
 #[test]
