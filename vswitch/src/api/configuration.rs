@@ -6,7 +6,8 @@ use tonic::Code;
 use vswitch_api::v1;
 use vswitch_api::v1::configuration_server::Configuration;
 
-use super::current::told;
+use super::Control;
+use super::current::{View, told};
 use super::refusal::{Problem, Problems};
 use super::service::service;
 use crate::config::{Config, Source, others};
@@ -14,8 +15,8 @@ use crate::controller::Controller;
 use crate::state::files::read_text;
 
 service! { Configuration {
-    reads get_config(GetConfigRequest) -> GetConfigResponse: "reading the config",
-    changes export_config(ExportConfigRequest) -> ExportConfigResponse: "writing the config",
+    asks get_config(GetConfigRequest) -> GetConfigResponse: "reading the config",
+    sends export_config(ExportConfigRequest) -> ExportConfigResponse: "writing the config",
     waits load_config(LoadConfigRequest) -> LoadConfigResponse: "loading a config",
     waits reload_config(ReloadConfigRequest) -> ReloadConfigResponse: "reloading the config",
     changes diff_config(DiffConfigRequest) -> DiffConfigResponse: "comparing configs",
@@ -25,19 +26,25 @@ fn toml(config: &Config) -> Result<String, Problem> {
     config.to_toml().map_err(|error| Problem::internal(format!("the config cannot be written: {error}")))
 }
 
-fn get_config(
-    controller: &mut Controller,
+async fn get_config(
+    control: &Control,
+    what: &'static str,
     _: v1::GetConfigRequest,
 ) -> Result<v1::GetConfigResponse, Problem> {
-    Ok(v1::GetConfigResponse { toml: toml(&controller.switch.config().without_secrets())? })
+    let toml = control.write(what, |view| toml(&view.whole_config().without_secrets())).await??;
+    Ok(v1::GetConfigResponse { toml })
 }
 
-fn export_config(
-    controller: &mut Controller,
+async fn export_config(
+    control: &Control,
+    what: &'static str,
     _: v1::ExportConfigRequest,
-) -> Result<v1::ExportConfigResponse, Problems> {
-    let switch = &controller.switch;
-    let kept = others::leave_out(switch.config(), switch.owners())
+) -> Result<v1::ExportConfigResponse, Problem> {
+    control.write(what, exported).await?
+}
+
+fn exported(view: &View) -> Result<v1::ExportConfigResponse, Problem> {
+    let kept = others::leave_out(view.whole_config(), &view.owners.at_run_time)
         .map_err(|errors| Problem::new(Code::FailedPrecondition, "", errors.to_string()))?;
     let mut text = toml(&kept.config)?;
     if let Some(words) = kept.words() {
@@ -119,3 +126,6 @@ fn diff_config(
         set: change.set().map(|(section, id, _)| part(section, id)).collect(),
     })
 }
+
+#[cfg(test)]
+mod tests;

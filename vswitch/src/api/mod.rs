@@ -55,6 +55,7 @@ use answers::Answers;
 pub use configuration::reload;
 pub use connection::{Accepted, Role};
 use connection::{Caller, Places};
+use current::View;
 pub use flow_rules::{ManualRules, message as flow_rule};
 pub use followed::{Followed, follow, rank, read_object, shared_by, shared_object};
 pub use json::{counts, json};
@@ -115,9 +116,16 @@ struct Control {
     asker: Asker,
     /// Places of those that watch.
     watchers: Arc<Semaphore>,
+    /// The turn to write something of the whole config.
+    writing: Arc<Semaphore>,
 }
 
 impl Control {
+    fn new(jobs: mpsc::Sender<Job>) -> Self {
+        let places = |count| Arc::new(Semaphore::new(count));
+        Self { asker: Asker::new(jobs), watchers: places(WATCHERS), writing: places(1) }
+    }
+
     /// A place to watch from, until it is dropped.
     fn watcher(&self) -> Result<OwnedSemaphorePermit, Problem> {
         self.watchers.clone().try_acquire_owned().map_err(|_| {
@@ -134,6 +142,23 @@ impl Control {
         work: impl FnOnce(&mut Controller) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         Ok(self.asker.ask(what, work).await?)
+    }
+
+    /// Makes something of all that the switch has, on a thread beside this one and control: that takes long and much memory where there
+    /// is much, so it is done for one client after the other.
+    async fn write<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce(&View) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let turn = self.writing.clone().acquire_owned().await;
+        let turn = turn.map_err(|error| Problem::internal(error.to_string()))?;
+        let view = self.ask(what, |controller| View::of(&controller.switch)).await?;
+        let written = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work(&view)
+        });
+        written.await.map_err(|error| Problem::internal(format!("{what}: {error}")))
     }
 }
 
@@ -187,7 +212,7 @@ pub fn start(jobs: mpsc::Sender<Job>) -> std::io::Result<(mpsc::Sender<Accepted>
     let (accepted, connections) = mpsc::channel::<Accepted>(BACKLOG);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("api".into()).spawn(move || {
-        let control = Control { asker: Asker::new(jobs), watchers: Arc::new(Semaphore::new(WATCHERS)) };
+        let control = Control::new(jobs);
         if let Err(error) = runtime.block_on(serve(control, connections, tcps)) {
             tracing::error!(%error, "the API has ended; restart the switch when it suits");
         }

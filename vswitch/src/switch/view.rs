@@ -53,6 +53,11 @@ impl View {
         self.locations.values()
     }
 
+    /// The config with its locations. As many of them as there may be, this is no work for control.
+    pub fn whole_config(&self) -> Config {
+        Config { locations: self.locations().cloned().collect(), ..(*self.config).clone() }
+    }
+
     /// True when workers know a network.
     pub fn has_network(&self, vni: Vni) -> bool {
         self.index(vni).is_some()
