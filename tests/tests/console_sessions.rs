@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::process::{Child, ChildStdin, Stdio};
 use std::time::Duration;
-use tests::{Daemon, Family, Scene, process, wait_for};
+use tests::{Daemon, Family, Netns, Scene, Workdir, process, wait_for};
 
 /// A console with an open pipe as its input and a file as its output.
 struct Console {
@@ -150,4 +150,32 @@ fn console_a_second_switch_is_refused() {
     assert!(said.contains("vswitch.sock") && said.contains("another"), "{said}");
     scene.inbound(&["to_red()"]).assert_passed();
     scene.stop();
+}
+
+#[test]
+fn console_a_second_switch_with_the_same_state_file_is_refused() {
+    let (host, folder) = (Netns::new("host"), Workdir::new("state"));
+    let state = folder.path().join("state");
+    let mut daemon = Daemon::start(&host, &format!("[control]\nstate = \"{}\"\n", state.display()));
+    daemon.ctl("vpc add red vni 100");
+    // A copy of the config with another socket.
+    let (text, socket) =
+        (std::fs::read_to_string(daemon.config()).unwrap(), daemon.socket().display().to_string());
+    let copy = folder.write("copy.toml", &text.replace(&socket, &format!("{socket}.copy")));
+    let program = daemon.program().display().to_string();
+    let second = host.try_run(&[&program, "run", "--config", &copy.display().to_string()]);
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(!second.status.success());
+    let pid = daemon.process().pid();
+    assert!(said.contains(&format!("process {pid}")) && said.contains("state of its own"), "{said}");
+    // What is acknowledged after it is there, too; the lock goes with its process, and over to the one that follows it.
+    daemon.ctl("vpc add blue vni 200");
+    daemon.process().signal("KILL");
+    daemon.process().wait(Duration::from_secs(5));
+    daemon.restart(&host);
+    assert!(daemon.ctl("show vpc").contains("blue"));
+    daemon.upgrade(&host);
+    let holder = std::fs::read_to_string(folder.path().join("state.lock")).unwrap();
+    assert_eq!(holder.trim(), daemon.process().pid().to_string());
+    daemon.end();
 }
