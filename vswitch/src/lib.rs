@@ -15,6 +15,7 @@ pub mod controller;
 pub mod daemon;
 pub mod evpn;
 pub mod handover;
+mod lock_file;
 pub mod nic_check;
 pub mod port;
 pub mod probe;

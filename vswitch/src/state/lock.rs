@@ -1,19 +1,16 @@
 //! That one switch alone has a state file: of two, each would remove the journal that the other one appends to.
 //!
-//! The lock is one of the kernel on a file beside the state file, and goes with its process however that ends. The file stays, and says which
-//! process it was.
+//! The lock is on a file beside the state file, which stays.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use crate::lock_file::LockFile;
 
 /// How long another process may take to end, or to let go.
 const PATIENCE: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(20);
-/// Bytes of a number of a process, with room.
-const LONGEST: u64 = 32;
 
 /// Why a state file is not this switch's alone.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +37,7 @@ fn of_process(pid: Option<u32>) -> String {
 #[derive(Debug)]
 pub struct StateLock {
     /// Open as long as the lock is held.
-    _file: File,
+    _file: LockFile,
 }
 
 impl StateLock {
@@ -53,24 +50,18 @@ impl StateLock {
     }
 
     fn take_within(state: &Path, patience: Duration) -> Result<Self, LockError> {
-        let mut path = state.as_os_str().to_owned();
-        path.push(".lock");
-        let path = PathBuf::from(path);
+        let path = LockFile::beside(state);
         let system = |source| LockError::System { path: path.clone(), source };
         let mut file = open(&path).map_err(system)?;
         let began = Instant::now();
-        loop {
-            match file.try_lock() {
-                Ok(()) => break,
-                Err(TryLockError::Error(error)) => return Err(system(error)),
-                Err(TryLockError::WouldBlock) if began.elapsed() >= patience => {
-                    return Err(LockError::Held { state: state.to_owned(), pid: holder(&file) });
-                }
-                Err(TryLockError::WouldBlock) => std::thread::sleep(AGAIN),
+        while !file.try_take().map_err(system)? {
+            if began.elapsed() >= patience {
+                return Err(LockError::Held { state: state.to_owned(), pid: file.holder() });
             }
+            std::thread::sleep(AGAIN);
         }
-        // For whoever is refused. The lock holds without it.
-        let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        // The lock holds without it.
+        let _ = file.note_holder();
         Ok(Self { _file: file })
     }
 }
@@ -89,23 +80,13 @@ pub fn take_told(state: Option<&Path>) -> Result<Option<StateLock>, LockError> {
     }
 }
 
-/// The file, which only its owner can open.
-fn open(path: &Path) -> io::Result<File> {
-    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
-    let file = options.open(path)?;
+/// The file, which is no folder or device.
+fn open(path: &Path) -> io::Result<LockFile> {
+    let file = LockFile::open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(io::Error::other("it is not a regular file")),
     }
-}
-
-/// The process that a lock's file names.
-fn holder(file: &File) -> Option<u32> {
-    let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
 }
 
 #[cfg(test)]
