@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use self::file::{ConnectionFile, path_beside, read, vnic_hash};
 use super::Switch;
+use super::kept::name_of;
 use crate::config::Config;
 use crate::worker::MAX_VNICS;
 
@@ -211,10 +212,7 @@ impl Switch {
 }
 
 fn names(snapshot: &Snapshot) -> impl Fn(u32) -> Option<u64> {
-    |vnic| {
-        let vnic = snapshot.vnic(vnic)?;
-        Some(vnic_hash(&vnic.name, snapshot.vpc(vnic.vpc)?.vni))
-    }
+    |vnic| Some(vnic_hash(&name_of(snapshot, vnic)?))
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ mod edit;
 mod error;
 pub mod following;
 mod handover;
+mod kept;
 mod moving;
 mod opening;
 mod plug;

@@ -12,7 +12,6 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use pipelines::connections::{ConnectionKeeper, ConnectionKey, ConnectionState};
-use wire::Vni;
 
 use crate::state::files::{fnv, new_beside, remove_unfinished};
 
@@ -37,9 +36,9 @@ pub struct KeptConnection {
 /// The [`vnic_hash`] of a vNIC, by its number; `None` when there is none.
 pub type Names<'a> = &'a dyn Fn(u32) -> Option<u64>;
 
-/// What stands for a vNIC in the file: its name and the VNI of its network.
-pub fn vnic_hash(name: &str, vni: Vni) -> u64 {
-    fnv(format!("{name} {vni}").as_bytes())
+/// What stands in the file for a vNIC, which is told by its [name](crate::switch::kept::name_of).
+pub fn vnic_hash(name: &str) -> u64 {
+    fnv(name.as_bytes())
 }
 
 /// The file for a control socket.

@@ -26,13 +26,14 @@ use std::time::Duration;
 use pipelines::Now;
 use pipelines::flow_key::Scope;
 use pipelines::rcft::{Keeper, Ledger, LedgerLimits, LedgerView, QpKey, RcftShared, ticks};
-use pipelines::snapshot::{Snapshot, Vnic};
+use pipelines::snapshot::Snapshot;
 use serde_json::json;
 use wire::Qpn;
 use wire::cm::CmMessage;
 
 use super::concerned::Concerned;
 use super::events::EventLog;
+use super::kept::name_of;
 use crate::config::{Config, RcftConfig, Refuse, VnicConfig};
 use connections::Connections;
 use purge::Purge;
@@ -307,8 +308,9 @@ impl RcftControl {
     }
 
     fn restore(&mut self, saved: Saved, snapshot: &Snapshot, now: Now, events: &mut EventLog) {
-        let named = |vnic: &Arc<Vnic>| Some((saved::name_in(vnic, snapshot)?, vnic.index));
-        let index: HashMap<String, u32> = snapshot.vnics.iter().flatten().filter_map(named).collect();
+        let vnics = snapshot.vnics.iter().flatten().map(|vnic| vnic.index);
+        let index: HashMap<String, u32> =
+            vnics.filter_map(|vnic| Some((name_of(snapshot, vnic)?, vnic))).collect();
         let (mut admitted, mut left) = (0u64, 0u64);
         // Whatever packet comes now is later.
         let tick = now.tick.wrapping_sub(1);

@@ -14,14 +14,13 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use pipelines::snapshot::{Snapshot, Vnic};
 use wire::Qpn;
 
 use crate::state::files::{fnv, write_whole};
 
 const HEADER: &str = "vswitch rcft 2";
 
-/// Queue pairs of vNICs, each by its [`name_in`] its network.
+/// Queue pairs of vNICs, by [`name_of`](crate::switch::kept::name_of).
 pub type Saved = Vec<(String, Vec<(IpAddr, Qpn)>)>;
 
 /// What is wrong with a file of queue pairs.
@@ -38,11 +37,6 @@ pub enum Damaged {
     End,
     #[error("line {0} is no queue pair")]
     Line(usize),
-}
-
-/// What a vNIC is told by: its name and the VNI of its network, as in `one 100`. In another network its peers are others.
-pub fn name_in(vnic: &Vnic, snapshot: &Snapshot) -> Option<String> {
-    Some(format!("{} {}", vnic.name, snapshot.vpc(vnic.vpc)?.vni))
 }
 
 /// The file beside the state file.

@@ -9,9 +9,10 @@ use pipelines::rcft::{QpKey, ticks};
 use pipelines::snapshot::Snapshot;
 use wire::Qpn;
 
-use super::saved::{self, Saved, SavedWriter, name_in};
+use super::saved::{self, Saved, SavedWriter};
 use super::{RcftControl, vnic_of};
 use crate::state::files::remove_unfinished;
+use crate::switch::kept::name_of;
 
 /// Queue pairs that are collected for saving in one turn.
 const COLLECT: usize = 50_000;
@@ -146,6 +147,6 @@ impl RcftControl {
 }
 
 fn named(found: PairsByVnic, snapshot: &Snapshot) -> Saved {
-    let name = |(vnic, entries)| Some((name_in(snapshot.vnic(vnic)?, snapshot)?, entries));
+    let name = |(vnic, entries)| Some((name_of(snapshot, vnic)?, entries));
     found.into_iter().filter_map(name).collect()
 }

@@ -24,7 +24,7 @@ const TIMES: ConnectionTimes = ConnectionTimes {
 const NAMES: [&str; 3] = ["one", "two", "three"];
 
 fn names(vnic: u32) -> Option<u64> {
-    NAMES.get(vnic as usize).map(|name| vnic_hash(name, Vni::default()))
+    NAMES.get(vnic as usize).map(|name| vnic_hash(name))
 }
 
 /// A folder that goes with its test.
