@@ -193,12 +193,6 @@ impl Topology {
         if let Some(found) = self.draft.next.locations.remove(&(vpc, Destination::Ip(vip))) {
             self.draft.next.touch_sources(vpc);
             self.left_groups(found.groups);
-            let mac = (vpc, Destination::Mac(found.mac));
-            let stays = self.draft.next.locations.get(&mac).is_some_and(|owner| owner.slot != found.slot);
-            if found.groups != 0 && stays {
-                // Flows bridged to the MAC rest on a slot that stays.
-                self.touch_related(vpc);
-            }
             self.forget_mac(vpc, vip, found);
             self.drop_slot(found.slot.slot);
         }
@@ -208,8 +202,11 @@ impl Topology {
     fn forget_mac(&mut self, vpc: u32, vip: IpAddr, gone: Location) {
         self.draft.macs.remove(&(vpc, gone.mac, vip));
         let key = (vpc, Destination::Mac(gone.mac));
-        if self.draft.next.locations.get(&key).is_some_and(|owner| owner.slot == gone.slot) {
-            self.draft.next.locations.remove(&key);
+        match self.draft.next.locations.get(&key) {
+            Some(owner) if owner.slot == gone.slot => drop(self.draft.next.locations.remove(&key)),
+            // Flows bridged to the MAC rest on a slot that stays, and may be what the gone one's groups allowed.
+            Some(_) if gone.groups != 0 => self.touch_related(vpc),
+            Some(_) | None => {}
         }
         self.settle_mac(vpc, gone.mac);
     }

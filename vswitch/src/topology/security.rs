@@ -66,8 +66,7 @@ impl Topology {
 
     /// To be called when a rule changed, or who is in which group.
     pub(super) fn groups_changed(&mut self) {
-        let security = Arc::make_mut(&mut self.draft.next.security);
-        security.epoch = security.epoch.wrapping_add(1);
+        self.new_epoch();
         for vpc in 0..self.draft.next.vpcs.len() as u32 {
             self.draft.next.touch_vpc(vpc);
         }
@@ -77,18 +76,22 @@ impl Topology {
     /// against the rules again, and what other VPCs send here is accepted by them.
     pub(super) fn routed_otherwise(&mut self, vpc: u32) {
         if !self.draft.next.security.is_off() {
-            let security = Arc::make_mut(&mut self.draft.next.security);
-            security.epoch = security.epoch.wrapping_add(1);
+            self.new_epoch();
         }
         self.touch_related(vpc);
+    }
+
+    /// Connections are held against the rules again.
+    fn new_epoch(&mut self) {
+        let security = Arc::make_mut(&mut self.draft.next.security);
+        security.epoch = security.epoch.wrapping_add(1);
     }
 
     /// To be called when a station with a set of groups has an address no more: connections that it had are held against the
     /// rules again when their flows are decided anew, which is the caller's to see to.
     pub(super) fn left_groups(&mut self, groups: SetId) {
         if groups != 0 {
-            let security = Arc::make_mut(&mut self.draft.next.security);
-            security.epoch = security.epoch.wrapping_add(1);
+            self.new_epoch();
         }
     }
 
