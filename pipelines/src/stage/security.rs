@@ -4,15 +4,16 @@
 //! its connection (SYN, FIN, RST). A flow between two vNICs of this host is judged for both, and rests on the receiver's
 //! connection: TCP ends both at once.
 
+mod errors;
+
 use std::net::IpAddr;
 
 use wire::roce::Bth;
 use wire::roce::opcode::{Operation, OperationKind};
 use wire::tcp::flags;
-use wire::{Flags, MacAddr, View, icmp, icmpv6, protocol, quoted};
+use wire::{MacAddr, View, icmp, icmpv6, protocol};
 
 use super::Cx;
-use super::key::CLASS_OTHER;
 use super::neighbour::is_neighbour_protocol;
 use crate::burst::{Burst, MAX_BURST, Meta};
 use crate::connections::{
@@ -21,9 +22,8 @@ use crate::connections::{
 };
 use crate::direction::Direction;
 use crate::drops::DropReason;
-use crate::flow_key::{FlowKey, FlowPorts, Scope};
+use crate::flow_key::{FlowKey, Scope};
 use crate::nft::{Bits, FlowAction, FlowVerdict, Nft, NftEntry};
-use crate::reverse_path::{ErrorSender, may_report};
 use crate::security::{self, Policy, Subject};
 use crate::snapshot::{Destination, Route, RouteTarget, Snapshot};
 use crate::vlt::{Hot, Place, SlotRef, VltReading};
@@ -309,26 +309,24 @@ impl End<'_> {
         if self.is_tcp() { self.meta.headers.tcp_flags } else { 0 }
     }
 
-    /// The type of an ICMP message.
-    fn icmp_kind(&self) -> u8 {
-        (self.meta.key.ports().source >> 8) as u8
+    /// True for an ICMP message of a type, by the numbers of ICMP and ICMPv6.
+    fn is_icmp(&self, v4: u8, v6: u8) -> bool {
+        let kind = (self.meta.key.ports().source >> 8) as u8;
+        match self.meta.key.proto() {
+            protocol::ICMP => kind == v4,
+            protocol::ICMPV6 => kind == v6,
+            _ => false,
+        }
     }
 
     /// True for a packet that asks and does not answer: a SYN, an echo request.
     fn begins(&self) -> bool {
-        match self.meta.key.proto() {
-            protocol::ICMP => self.icmp_kind() == icmp::kind::ECHO_REQUEST,
-            protocol::ICMPV6 => self.icmp_kind() == icmpv6::kind::ECHO_REQUEST,
-            _ => self.tcp_flags() & (flags::SYN | flags::ACK) == flags::SYN,
-        }
+        self.tcp_flags() & (flags::SYN | flags::ACK) == flags::SYN
+            || self.is_icmp(icmp::kind::ECHO_REQUEST, icmpv6::kind::ECHO_REQUEST)
     }
 
     fn is_echo_reply(&self) -> bool {
-        match self.meta.key.proto() {
-            protocol::ICMP => self.icmp_kind() == icmp::kind::ECHO_REPLY,
-            protocol::ICMPV6 => self.icmp_kind() == icmpv6::kind::ECHO_REPLY,
-            _ => false,
-        }
+        self.is_icmp(icmp::kind::ECHO_REPLY, icmpv6::kind::ECHO_REPLY)
     }
 
     /// True for a packet that may open a connection, if rules allow it: of TCP a SYN, of RoCEv2 what no answer is, of an echo the
@@ -457,35 +455,11 @@ impl End<'_> {
         self.connections.change(slot, record, now).then_some(now)
     }
 
-    /// True for an ICMP error about a packet of a connection (RFC 5508 section 4.2 asks the same of a NAT), to who sent that
-    /// packet and from where such an error may come. The packet that it quotes went the other way.
-    fn quotes_a_connection(&self) -> bool {
-        let Some(headers) = quoted::parse(&self.meta.headers, self.head) else { return false };
-        if !headers.is(Flags::L4) {
-            return false;
-        }
-        let is_rdma = headers.proto == protocol::UDP && headers.dport == self.cx.snapshot.settings.rdma_port;
-        let class = if is_rdma { CLASS_OTHER } else { 0 };
-        let ports = FlowPorts { source: headers.sport, destination: headers.dport };
-        let key = FlowKey::build(self.head, &headers, self.meta.key.scope(), ports, class, true);
-        let is_to_its_sender = self.meta.key.addresses().zip(key.addresses());
-        let is_to_its_sender =
-            is_to_its_sender.is_some_and(|(error, quoted)| error.destination == quoted.source);
-        let known = ConnectionKey::of(self.vnic, &key, !self.out).and_then(|key| self.connections.find(&key));
-        let Some(Found { record: Record { state, epoch }, .. }) = known.filter(|_| is_to_its_sender) else {
-            return false;
-        };
-        // One that no packet of its own was held against the newest rules for is held against them here.
-        let stands = epoch == self.cx.snapshot.security.epoch
-            || self.allows_flow(&key, !self.out, state.is_out(), Some(state.note()));
-        stands && state.phase() != Phase::Reset && (self.out || self.comes_from_the_way(&key))
-    }
-
     /// False for a packet that this end sends in a frame to another station than the one that is known to have its destination
     /// address, or that the VPC routes the address to: rules judge by the address who gets it.
     fn goes_where_its_address_is(&self, action: &FlowAction) -> bool {
         let snapshot = self.cx.snapshot;
-        let (Some(ip), Some(vpc)) = (self.meta.key.addresses(), snapshot.vpc(self.vpc)) else { return true };
+        let Some(ip) = self.meta.key.addresses() else { return true };
         let is_bridged = action.verdict == FlowVerdict::Forward && action.rewrite == 0;
         if !is_bridged || self.policy.of(Direction::Out).allows_all() {
             return true;
@@ -493,24 +467,10 @@ impl End<'_> {
         let Some(station) = snapshot.location(self.vpc, Destination::Ip(ip.destination)) else { return true };
         let mac = self.meta.key.dst_mac();
         let place = |slot: u32| snapshot.vlt.read(slot).place;
+        let route = || snapshot.vpc(self.vpc)?.route(ip.destination);
         // A vNIC of this host may have several MAC addresses.
         station.mac == mac
             || matches!(place(action.slot), here @ Place::Local { .. } if here == place(station.slot.slot))
-            || matches!(vpc.route(ip.destination), Some(Route::Via(_, RouteTarget::Station(router))) if *router == mac)
-    }
-
-    /// True when the sender of this ICMP error is the peer of the flow that it quotes, or may be a router on the way there.
-    fn comes_from_the_way(&self, quoted: &FlowKey) -> bool {
-        let ends = self.meta.key.addresses().zip(quoted.addresses());
-        let mac = self.meta.headers.ethernet(self.head).map(|header| header.src);
-        let (Some(vpc), Some((error, quoted)), Some(mac)) = (self.cx.snapshot.vpc(self.vpc), ends, mac)
-        else {
-            return false;
-        };
-        let sender = match self.meta.direction() {
-            Direction::Out => ErrorSender::Vnic(self.meta.vnic),
-            Direction::In => ErrorSender::Remote(self.meta.vtep, mac),
-        };
-        may_report(self.cx.snapshot, vpc, sender, error.source, quoted.destination)
+            || matches!(route(), Some(Route::Via(_, RouteTarget::Station(router))) if *router == mac)
     }
 }
