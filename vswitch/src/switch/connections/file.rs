@@ -36,7 +36,7 @@ pub struct KeptConnection {
 /// The [`vnic_hash`] of a vNIC, by its number; `None` when there is none.
 pub type Names<'a> = &'a dyn Fn(u32) -> Option<u64>;
 
-/// What stands in the file for a vNIC, which is told by its [name](crate::switch::kept::name_of).
+/// What stands in the file for a vNIC, which is told by its name and the VNI of its network (`kept.rs`).
 pub fn vnic_hash(name: &str) -> u64 {
     fnv(name.as_bytes())
 }

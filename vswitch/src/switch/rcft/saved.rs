@@ -20,7 +20,7 @@ use crate::state::files::{fnv, write_whole};
 
 const HEADER: &str = "vswitch rcft 2";
 
-/// Queue pairs of vNICs, by [`name_of`](crate::switch::kept::name_of).
+/// Queue pairs of vNICs, by name and VNI (`kept.rs`).
 pub type Saved = Vec<(String, Vec<(IpAddr, Qpn)>)>;
 
 /// What is wrong with a file of queue pairs.
