@@ -156,7 +156,9 @@ fn etcd_that_was_emptied_meanwhile_gives_a_host_that_was_away_nothing_back() {
 fn etcd_that_was_emptied_takes_no_objects_off_the_hosts() {
     let (fabric, mut etcd) = (Fabric::new(), Etcd::start());
     let host = Host::new(&fabric, &etcd, 1);
-    let daemon = host.start(&etcd, "");
+    let folder = Workdir::new("state");
+    let state = format!("state = \"{}\"\n", folder.path().join("state").display());
+    let mut daemon = Daemon::start_alone(&host.netns, &host.config(&etcd, &state, ""));
     let shown = |daemon: &Daemon| daemon.ctl("show vpc").contains("blue");
     let kept = |daemon: &Daemon| faults(daemon, "etcd-gone-back");
     let (key, value) = ("/vswitch/v1/objects/blue", r#"{"vpc": {"name": "blue", "vni": 200}}"#);
@@ -172,6 +174,12 @@ fn etcd_that_was_emptied_takes_no_objects_off_the_hosts() {
     etcd.wait_until_healthy();
     let patience = SOON + Duration::from_secs(LEASE);
     wait_for("the loss to be told", patience, || (kept(&daemon).len() == 1).then_some(()));
+    assert!(shown(&daemon));
+    // Nor does the process after this one.
+    daemon.process().signal("KILL");
+    daemon.process().wait(SOON);
+    daemon.restart(&host.netns);
+    wait_for("the loss to be told again", patience, || (kept(&daemon).len() == 1).then_some(()));
     assert!(shown(&daemon));
     // Said again, and taken away knowingly.
     etcd.ctl(&["put", key, value]);

@@ -10,7 +10,7 @@ mod telling;
 use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ use super::generations::Generations;
 use super::keys::Keys;
 use super::members::Members;
 use super::objects::Objects;
+use super::past::Past;
 use super::publish::Wanted;
 use super::publishing::{Mine, Voice};
 use super::status::Shared;
@@ -65,6 +66,16 @@ impl From<etcd_client::Error> for Failure {
     }
 }
 
+/// What is kept over a restart, each in a file of its own.
+pub struct Files {
+    /// The generations of this host's vNICs.
+    pub generations: PathBuf,
+    /// Who takes part in networks, where there is a state to keep.
+    pub members: Option<PathBuf>,
+    /// How far etcd has been and what it has lost, where there is a state to keep.
+    pub past: Option<PathBuf>,
+}
+
 /// The client.
 pub struct Follower {
     config: EtcdConfig,
@@ -77,6 +88,7 @@ pub struct Follower {
     mine: Mine,
     generations: Generations,
     members: Members,
+    past: Past,
     objects: Objects,
     lease: Option<i64>,
     wanted: Wanted,
@@ -86,8 +98,6 @@ pub struct Follower {
     /// What the switch had from etcd when it started, and etcd does not say: until when it stays all the same.
     orphans: Option<(Instant, Vec<(Vni, IpAddr)>)>,
     adopted: bool,
-    /// The newest revision that etcd is known to have been at, since it last went back.
-    newest: i64,
     /// Another process has published as this host.
     overtaken: bool,
     contests_told: BTreeSet<(Vni, IpAddr)>,
@@ -101,17 +111,12 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// A client that has not begun. `files`: that of generations, and that of members, if there is one.
-    pub fn new(
-        config: EtcdConfig,
-        own: Name,
-        files: (&Path, Option<&Path>),
-        asker: Asker,
-        shared: Shared,
-    ) -> Self {
-        let generations = Generations::read(files.0);
+    /// A client that has not begun.
+    pub fn new(config: EtcdConfig, own: Name, files: &Files, asker: Asker, shared: Shared) -> Self {
+        let generations = Generations::read(&files.generations);
+        let mut past = Past::read(files.past.as_deref());
+        past.reaches(generations.highest());
         Self {
-            newest: generations.highest(),
             keys: Keys::new(&config.prefix),
             book: Book::new(own.clone(), config.grace),
             instance: crate::state::files::unpredictable(),
@@ -120,8 +125,9 @@ impl Follower {
             shared,
             mine: Mine::default(),
             generations,
-            members: Members::read(files.1),
-            objects: Objects::default(),
+            members: Members::read(files.members.as_deref()),
+            objects: Objects::after(past.losses()),
+            past,
             lease: None,
             wanted: Wanted::default(),
             seen: None,

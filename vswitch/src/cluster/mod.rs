@@ -4,8 +4,9 @@
 //! said last holds. [`ETCD.md`](../../ETCD.md) says what the keys and values are and what is decided by them.
 //!
 //! `keys` reads and writes keys and values, `book` is what the hosts say and what follows from it, `publish` and `publishing` are what
-//! this host says, `members` is who took part before a restart, `objects` is what the config gets from there, `store` is etcd, and `pages`
-//! how much of it is read at once; `follower` brings them together, and `apply` is what control does for it.
+//! this host says, `members` is who took part before a restart, `past` is how far etcd has been and what it has lost, `objects` is what the
+//! config gets from there, `store` is etcd, and `pages` how much of it is read at once; `follower` brings them together, and `apply` is
+//! what control does for it.
 
 mod apply;
 pub mod book;
@@ -15,6 +16,7 @@ pub mod keys;
 mod members;
 mod objects;
 mod pages;
+mod past;
 mod publish;
 mod publishing;
 pub mod status;
@@ -27,7 +29,7 @@ use tokio::sync::mpsc;
 use crate::api::Job;
 use crate::config::{Config, EtcdConfig, Name};
 use crate::control::asking::Asker;
-use follower::Follower;
+use follower::{Files, Follower};
 use status::Shared;
 
 /// Starts the client of a config that has one, on a thread of its own; `state` is the state file, if there is one. What it does can be
@@ -42,13 +44,16 @@ pub fn start(
 ) -> std::io::Result<Option<Shared>> {
     let Some(etcd) = &config.control.etcd else { return Ok(None) };
     let own = own_name(etcd).map_err(std::io::Error::other)?;
-    let file = file_beside(state.unwrap_or(&config.api.socket), ".generations");
-    let members = state.map(|state| file_beside(state, ".members"));
+    let files = Files {
+        generations: file_beside(state.unwrap_or(&config.api.socket), ".generations"),
+        members: state.map(|state| file_beside(state, ".members")),
+        past: state.map(|state| file_beside(state, ".etcd")),
+    };
     let shared = Shared::new(etcd, &own);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (etcd, told) = (etcd.clone(), shared.clone());
     std::thread::Builder::new().name("etcd".into()).spawn(move || {
-        let follower = Follower::new(etcd, own, (&file, members.as_deref()), Asker::new(jobs), told);
+        let follower = Follower::new(etcd, own, &files, Asker::new(jobs), told);
         runtime.block_on(follower.run());
     })?;
     Ok(Some(shared))

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use vswitch_api::v1::{self, Kind};
 
+use super::past::Losses;
 use crate::api::{Followed, read_object, shared_object};
 
 /// Bytes of a value.
@@ -32,6 +33,10 @@ pub struct Objects {
     kept: BTreeSet<(i32, String)>,
     /// Where etcd was when it went back, and where it had been before.
     went_back: Option<(i64, i64)>,
+    /// What the switch had from etcd before this process is known.
+    adopted: bool,
+    /// It is not yet, and etcd has gone back: all of it that no key says is lost.
+    at_start: bool,
     /// What is wrong with keys.
     faults: BTreeMap<String, String>,
     /// Something was said, refused or done since it was last asked.
@@ -39,6 +44,18 @@ pub struct Objects {
 }
 
 impl Objects {
+    /// Those of a process that begins, with what etcd had lost before.
+    pub fn after(losses: Option<Losses>) -> Self {
+        let (went_back, kept) = losses.map(|Losses { at, was, kept }| ((at, was), kept)).unzip();
+        Self { kept: kept.unwrap_or_default(), went_back, news: true, ..Self::default() }
+    }
+
+    /// What etcd has lost, and the switch keeps.
+    pub fn losses(&self) -> Option<Losses> {
+        let (at, was) = self.went_back.filter(|_| !self.kept.is_empty())?;
+        Some(Losses { at, was, kept: self.kept.clone() })
+    }
+
     /// A key has a value, or none any more.
     pub fn hear(&mut self, key: &str, value: Option<&[u8]>) {
         self.take(key, value.map(read));
@@ -78,7 +95,7 @@ impl Objects {
 
     /// There are no other keys than these, for etcd went back from one revision to another: what only others said is kept.
     pub fn keep_missing(&mut self, there: &BTreeSet<String>, at: i64, was: i64) {
-        self.went_back = Some((at, was));
+        (self.went_back, self.at_start) = (Some((at, was)), !self.adopted);
         self.news = true;
         for key in self.others(there) {
             self.faults.remove(&key);
@@ -100,14 +117,16 @@ impl Objects {
         self.due.insert(object);
     }
 
-    /// The switch has an object that came from here before this process: where no key says it, it goes, and is kept where etcd went back.
-    pub fn ask(&mut self, kind: Kind, id: String) {
-        let object = (kind.into(), id);
-        match self.went_back {
-            Some(_) => self.keep(object),
-            None => drop(self.due.insert(object)),
+    /// The switch has these objects, which came from here before this process, and no others. What no key says of them goes; it is kept where
+    /// etcd had lost it before, or was found to have gone back by the first reading.
+    pub fn adopt(&mut self, objects: Vec<(Kind, String)>) {
+        let objects: BTreeSet<_> = objects.into_iter().map(|(kind, id)| (i32::from(kind), id)).collect();
+        self.kept.retain(|object| objects.contains(object));
+        if self.at_start {
+            self.kept.extend(objects.iter().cloned());
         }
-        self.news = true;
+        self.due.extend(objects);
+        (self.at_start, self.adopted, self.news) = (false, true, true);
     }
 
     /// What is told of objects that are kept although no key says them.
@@ -122,7 +141,7 @@ impl Objects {
         let (count, names) = (self.kept.len(), names.join(", "));
         Some(format!(
             "etcd is at revision {at} and was at {was}: objects that it no longer has are kept, {count} in all ({names}{}); put \
-             them again, or put and delete the key of what is to go, before the switch is restarted",
+             them again, or put and delete the key of what is to go",
             if count > NAMED { ", ..." } else { "" }
         ))
     }
@@ -250,7 +269,7 @@ mod tests {
         assert!(objects.is_news() && objects.faults().is_empty());
         // The same etcd is read again, and what this switch has had is looked at: both change nothing.
         objects.keep_only(&BTreeSet::new());
-        objects.ask(red.0, red.1.clone());
+        objects.adopt(vec![red.clone()]);
         objects.try_again();
         assert!(objects.due().is_empty() && objects.kept().is_some());
         // By whatever key it is said, that one counts.

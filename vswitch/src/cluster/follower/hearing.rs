@@ -83,10 +83,7 @@ impl Follower {
     /// At a revision etcd has these keys of objects and no others. What others said goes; where etcd has lost some, that is not what anybody
     /// wants, and it is kept.
     pub(super) fn has_only(&mut self, said: &BTreeSet<String>, at: i64) {
-        let was = std::mem::replace(&mut self.newest, at);
-        if at >= was {
-            return self.objects.keep_only(said);
-        }
+        let Some(was) = self.past.is_at(at) else { return self.objects.keep_only(said) };
         tracing::warn!(
             at,
             was,
@@ -149,7 +146,7 @@ impl Follower {
             status.revision = status.revision.max(revision);
             status.events += answer.events().len() as u64;
         }
-        self.newest = self.newest.max(revision);
+        self.past.reaches(revision);
         self.stirred = true;
         let Some(&target) = self.watches.get(&answer.watch_id()) else { return Ok(()) };
         if answer.canceled() {

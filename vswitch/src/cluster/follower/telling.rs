@@ -44,7 +44,7 @@ impl Follower {
     }
 
     /// What the switch has from etcd since before this process: what etcd says otherwise is so at once, and what it does not say stays for the
-    /// grace, for its hosts may be about to say it again. Objects go at once, where etcd did not go back.
+    /// grace, for its hosts may be about to say it again. Objects go at once, but those that etcd has lost.
     pub(super) async fn adopt(&mut self) -> Result<(), Failure> {
         let (locations, objects) = self
             .asker
@@ -54,7 +54,7 @@ impl Follower {
             .await?;
         // Some may have left since: of those networks all is told anew.
         self.members.news().members.into_keys().for_each(|vni| self.book.regroup(vni));
-        objects.into_iter().for_each(|(kind, id)| self.objects.ask(kind, id));
+        self.objects.adopt(objects);
         let mut orphans = Vec::new();
         for (vni, vip) in locations {
             match self.wanted.networks.contains(&vni) && self.book.station(vni, vip).is_none() {
@@ -137,6 +137,7 @@ impl Follower {
         if !self.objects.is_news() {
             return Ok(());
         }
+        self.past.keep(self.objects.losses());
         let mut status = self.shared.lock();
         status.objects = self.objects.count();
         status.faults.retain(|(kind, _), _| *kind != "object");
@@ -211,6 +212,7 @@ impl Follower {
         let now = Instant::now();
         self.book.tick(now);
         self.members.save(now);
+        self.past.save(now);
         if let Some((_, orphans)) = self.orphans.take_if(|(until, _)| *until <= now) {
             orphans.into_iter().for_each(|(vni, vip)| self.book.ask(vni, vip));
         }

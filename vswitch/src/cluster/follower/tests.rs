@@ -19,11 +19,12 @@ struct Control {
 impl Control {
     /// With a switch that has nothing, and a client of it.
     fn start() -> (Self, Follower) {
-        Self::start_with(Path::new("/nonexistent/generations"))
+        let nowhere = "/nonexistent/generations".into();
+        Self::start_with(&Files { generations: nowhere, members: None, past: None })
     }
 
-    /// The same, with a file of generations.
-    fn start_with(generations: &Path) -> (Self, Follower) {
+    /// The same, with what is kept over a restart.
+    fn start_with(files: &Files) -> (Self, Follower) {
         let config = testing::config(
             "[forward]\nauto-start = false\n[control]\netcd = { endpoints = [\"http://127.0.0.1:1\"], host = \"own\" }\n",
         );
@@ -40,7 +41,6 @@ impl Control {
             controller.switch.stop();
         });
         let shared = Shared::new(&etcd, &own);
-        let files = (generations, None);
         (Self { thread, asked }, Follower::new(etcd, own, files, Asker::new(jobs), shared))
     }
 
@@ -122,7 +122,8 @@ async fn etcd_that_went_back_takes_no_objects_away_at_a_start() {
     let path = std::env::temp_dir().join(format!("vswitch-went-back-{}", std::process::id()));
     let claimed = r#"{"100 v": {"mac": "02:00:00:00:00:01", "vips": ["10.0.0.1"], "generation": 90}}"#;
     std::fs::write(&path, claimed).unwrap();
-    let (control, mut follower) = Control::start_with(&path);
+    let files = Files { generations: path.clone(), members: None, past: None };
+    let (control, mut follower) = Control::start_with(&files);
     follower.objects.hear("red", Some(br#"{"vpc": {"name": "red", "vni": 100}}"#));
     follower.objects_to_control().await.unwrap();
     // As a new process has it.
@@ -132,7 +133,8 @@ async fn etcd_that_went_back_takes_no_objects_away_at_a_start() {
     follower.objects_to_control().await.unwrap();
     assert_eq!((vpcs(&follower).await, follower.shared.lock().faults.len()), (1, 1));
     // etcd that did not go back has lost nothing.
-    (follower.objects, follower.newest) = (Objects::default(), 5);
+    (follower.objects, follower.past) = (Objects::default(), Past::default());
+    follower.past.reaches(5);
     follower.has_only(&BTreeSet::new(), 5);
     follower.adopt().await.unwrap();
     follower.objects_to_control().await.unwrap();
@@ -140,6 +142,61 @@ async fn etcd_that_went_back_takes_no_objects_away_at_a_start() {
     drop(follower);
     control.thread.join().unwrap();
     std::fs::remove_file(&path).unwrap();
+}
+
+#[tokio::test]
+async fn etcd_that_went_back_takes_no_objects_away_after_it_either() {
+    let folder = std::env::temp_dir().join(format!("vswitch-lost-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = |name| folder.join(name);
+    let files = Files { generations: file("generations"), members: None, past: Some(file("etcd")) };
+    let (control, mut follower) = Control::start_with(&files);
+    follower.has_only(&BTreeSet::new(), 90);
+    for (name, vni) in [("red", 100), ("blue", 200)] {
+        let value = format!(r#"{{"vpc": {{"name": "{name}", "vni": {vni}}}}}"#);
+        follower.objects.hear(name, Some(value.as_bytes()));
+    }
+    follower.objects_to_control().await.unwrap();
+    follower.turn().await.unwrap();
+    let restart = |follower: &mut Follower| {
+        follower.past = Past::read(files.past.as_deref());
+        follower.objects = Objects::after(follower.past.losses());
+        follower.adopted = false;
+        follower.shared.lock().faults.clear();
+    };
+    // Emptied while this host is down; it keeps both, and the processes after it do.
+    for at in [5, 6, 7] {
+        restart(&mut follower);
+        follower.has_only(&BTreeSet::new(), at);
+        follower.adopt().await.unwrap();
+        follower.objects_to_control().await.unwrap();
+        let fault = follower.shared.lock().faults.values().next().cloned().unwrap();
+        assert!(fault.contains("is at revision 5 and was at 90") && fault.contains("2 in all"), "{fault}");
+        assert_eq!(vpcs(&follower).await, 2);
+    }
+    // One of them is put again, and taken away while this host is down: it was not lost the second time.
+    follower.objects.hear("red", Some(br#"{"vpc": {"name": "red", "vni": 100}}"#));
+    follower.objects_to_control().await.unwrap();
+    restart(&mut follower);
+    follower.has_only(&BTreeSet::new(), 9);
+    follower.adopt().await.unwrap();
+    follower.objects_to_control().await.unwrap();
+    let fault = follower.shared.lock().faults.values().next().cloned().unwrap();
+    assert!(fault.contains("1 in all (KIND_VPC blue)"), "{fault}");
+    assert_eq!(vpcs(&follower).await, 1);
+    // What somebody else took away here is no more to be told.
+    follower.objects.hear("blue", Some(br#"{"vpc": {"name": "blue", "vni": 200}}"#));
+    follower.objects.hear("blue", None);
+    follower.objects_to_control().await.unwrap();
+    assert_eq!((vpcs(&follower).await, follower.shared.lock().faults.len()), (0, 0));
+    restart(&mut follower);
+    follower.has_only(&BTreeSet::new(), 10);
+    follower.adopt().await.unwrap();
+    follower.objects_to_control().await.unwrap();
+    assert_eq!((vpcs(&follower).await, follower.shared.lock().faults.len()), (0, 0));
+    drop(follower);
+    control.thread.join().unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[tokio::test]
