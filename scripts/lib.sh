@@ -20,6 +20,11 @@ die() {
     exit 1
 }
 
+# How a user runs a command as root with his own toolchain: sudo drops PATH, and changes HOME, in which rustup and cargo look.
+as_root() {
+    printf '%s' "sudo env PATH=\"\$PATH\" CARGO_HOME=\"\${CARGO_HOME:-\$HOME/.cargo}\" RUSTUP_HOME=\"\${RUSTUP_HOME:-\$HOME/.rustup}\" $1"
+}
+
 # The toolchain is the one thing no script here installs: Debian's own is too old, and how to get a newer one is the owner's choice.
 need_rust() {
     local wanted found
@@ -29,9 +34,15 @@ need_rust() {
     if ! command -v cargo >/dev/null || ! command -v rustc >/dev/null; then
         die "no Rust toolchain found: Rust $wanted or newer is needed (rustc and cargo)." \
             "Install it with rustup, then run this again. Debian's own rustc package is too old." \
-            "If it is installed for another user (sudo drops PATH), run: sudo env PATH=\"\$PATH\" $0"
+            "If it is installed for another user, run: $(as_root "$0")"
     fi
-    found=$(rustc --version | sed -n 's/^rustc \([0-9.]*\).*/\1/p')
+    # A proxy of rustup that finds no toolchain of this user says so, and names no version.
+    found=$(rustc --version 2>&1 | sed -n 's/^rustc \([0-9.]*\).*/\1/p') || true
+    if [ -z "$found" ]; then
+        die "rustc is there and does not work: $(rustc --version 2>&1 | head -n 1)" \
+            "With rustup, for this user: rustup default stable." \
+            "If it is installed for another user, run as that one: $(as_root "$0")"
+    fi
     if [ "$(printf '%s\n%s\n' "$wanted" "$found" | sort -V | head -n 1)" != "$wanted" ]; then
         die "Rust $found is too old: $wanted or newer is needed." "With rustup: rustup update stable"
     fi

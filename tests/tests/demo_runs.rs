@@ -123,3 +123,26 @@ fn demo_interrupted_leaves_nothing() {
         assert_nothing_left(&before);
     }
 }
+
+#[test]
+fn demo_says_what_to_do_where_the_toolchain_does_not_work() {
+    let dir = Workdir::new("toolchain");
+    for name in ["rustc", "cargo"] {
+        let fake =
+            dir.write(name, "#!/bin/sh\necho 'error: rustup could not choose a version' >&2\nexit 1\n");
+        process::run(&["chmod", "+x", &fake.display().to_string()]);
+    }
+    let script = binary::workspace().join("scripts/demo").display().to_string();
+    let path = format!("{}:/usr/bin:/bin:/usr/sbin:/sbin", dir.path().display());
+    let output = process::bound_to_us(&[&script])
+        .env_clear()
+        .env("PATH", path)
+        .env("HOME", dir.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success());
+    for word in ["could not choose a version", "rustup default stable", "RUSTUP_HOME", "CARGO_HOME"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+}
