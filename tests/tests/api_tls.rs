@@ -47,6 +47,10 @@ impl Clients {
 
     /// What a client with this certificate gets.
     fn client(&self, host: &Netns, ca: &str, certificate: &str, vpc: &str) -> Value {
+        self.client_at(ADDRESS, host, ca, certificate, vpc)
+    }
+
+    fn client_at(&self, address: &str, host: &Netns, ca: &str, certificate: &str, vpc: &str) -> Value {
         let of = |what: &str| match certificate {
             "-" => "-".to_owned(),
             _ => self.path(&format!("{certificate}.{what}")).display().to_string(),
@@ -59,7 +63,7 @@ impl Clients {
             &path,
             script::PYTHON,
             &helper,
-            ADDRESS,
+            address,
             &ca.display().to_string(),
             &pem,
             &key,
@@ -179,6 +183,25 @@ fn api_tls_certificates_say_who_may_do_what() {
     daemon.assert_conserved();
     daemon.process().signal("TERM");
     daemon.assert_clean_end();
+}
+
+#[test]
+fn api_tls_an_address_that_comes_later_is_no_reason_not_to_start() {
+    let authority = Clients::new();
+    authority.sign("monitor", "ca", "DNS:monitor.test", "-days 2");
+    let host = Netns::new("host");
+    for (address, there) in [("192.0.2.9", "192.0.2.9/24"), ("[2001:db8::9]", "2001:db8::9/64")] {
+        let listen = format!("{address}:7447");
+        let daemon = start(&host, &authority.tcp("").replace(ADDRESS, &listen));
+        daemon.ctl("show vpc");
+        host.ip(&format!("addr add {there} dev lo"));
+        assert_eq!(
+            authority.client_at(&listen, &host, "ca.pem", "monitor", "blue"),
+            got("OK", "PERMISSION_DENIED"),
+            "{address}"
+        );
+        daemon.stop();
+    }
 }
 
 #[test]

@@ -163,6 +163,7 @@ fn privilege_the_unit_is_one_for_systemd() {
         .replace("/usr/local/bin/vswitch", &program)
         .replace("=vswitch\nGroup=vswitch", "=root\nGroup=root");
     assert_ne!(here, unit);
+    assert!(unit.contains("\nStartLimitIntervalSec=0\n"), "it is started again however often it ends");
     let path = dir.write("vswitch.service", &here).display().to_string();
     let output = process::try_run(&["systemd-analyze", "verify", &path]);
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();

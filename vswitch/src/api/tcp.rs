@@ -11,7 +11,8 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use nix::sys::socket::{setsockopt, sockopt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
@@ -30,6 +31,8 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 const HANDSHAKES: usize = 32;
 /// Connections by TCP at a time.
 const CONNECTIONS: usize = 64;
+/// Connections that may wait to be taken.
+const BACKLOG: u32 = 128;
 /// Between two attempts to take connections when the system has no more room for them.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -149,6 +152,14 @@ fn server(config: &ApiTcpConfig) -> Result<ServerConfig, TcpError> {
     Ok(tls)
 }
 
+fn listener(address: SocketAddr, anywhere: bool) -> io::Result<StdListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    setsockopt(&socket, sockopt::IpFreebind, &anywhere)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)?.into_std()
+}
+
 /// The listening socket.
 #[derive(Debug)]
 pub struct Tcp {
@@ -157,18 +168,22 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// Listens at the address of a config; who may come in is said by the keys.
+    /// Listens at the address of a config; who may come in is said by the keys. An address that no interface has yet, because the machine
+    /// is still coming up, is no reason to be without a network: connections come once one has it (`IP_FREEBIND` of ip(7)).
     ///
     /// # Errors
     /// [`TcpError`].
     pub fn listen(config: &ApiTcpConfig, keys: Arc<Keys>) -> Result<Self, TcpError> {
-        let listen = || {
-            let listener = StdListener::bind(config.listen)?;
-            listener.set_nonblocking(true)?;
-            Ok(listener)
+        let address = config.listen;
+        let listener = match listener(address, false) {
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+                tracing::warn!(%address, "no interface has the address of [api] tcp yet: clients are answered when one has");
+                listener(address, true)
+            }
+            listener => listener,
         };
-        let listener = listen().map_err(|source| TcpError::Listen { address: config.listen, source })?;
-        tracing::info!(address = %config.listen, "the API listens by TCP");
+        let listener = listener.map_err(|source| TcpError::Listen { address, source })?;
+        tracing::info!(%address, "the API listens by TCP");
         Ok(Self { listener, keys })
     }
 
