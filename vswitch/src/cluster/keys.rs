@@ -117,12 +117,20 @@ impl Keys {
     }
 }
 
-/// A key as it is told: whoever wrote it may have made it as long as he liked.
+/// A key as it is told, on one line: whoever wrote it may have made it as long as he liked, and of whatever he liked.
 pub fn shown(key: &[u8]) -> String {
-    match key.get(..LONGEST_SHOWN) {
-        Some(start) if key.len() > LONGEST_SHOWN => format!("{}...", String::from_utf8_lossy(start)),
-        _ => String::from_utf8_lossy(key).into_owned(),
+    let start = &key[..key.len().min(LONGEST_SHOWN)];
+    let mut shown: String = String::from_utf8_lossy(start).chars().flat_map(told).collect();
+    if key.len() > LONGEST_SHOWN {
+        shown.push_str("...");
     }
+    shown
+}
+
+/// A character as it is, or escaped where it would do something else than be read.
+fn told(c: char) -> impl Iterator<Item = char> {
+    let (plain, escaped) = if c.is_control() { (None, Some(c.escape_debug())) } else { (Some(c), None) };
+    plain.into_iter().chain(escaped.into_iter().flatten())
 }
 
 /// A value that is no longer than any honest one: a longer one is not even looked at.
@@ -321,6 +329,7 @@ mod tests {
         let of_member = v1::MemberRecord { vteps }.encode_to_vec();
         assert!(member(&of_member).is_ok() && member(&room(of_member, LONGEST_OF_HOST)).is_err());
         assert_eq!((shown(b"/a").as_str(), shown(&[b'a'; 1 << 20]).len()), ("/a", LONGEST_SHOWN + 3));
+        assert_eq!(shown("a\x1b[2J\nb\u{9b}\u{e4}".as_bytes()), "a\\u{1b}[2J\\nb\\u{9b}\u{e4}");
         assert!(member(&v1::MemberRecord { vteps: vec![] }.encode_to_vec()).is_err());
         assert!(member(&v1::MemberRecord { vteps: vec!["224.0.0.1".into()] }.encode_to_vec()).is_err());
     }

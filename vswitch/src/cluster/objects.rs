@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use vswitch_api::v1::{self, Kind};
 
+use super::keys::shown;
 use super::past::Losses;
 use crate::api::{Followed, read_object, shared_object};
 
@@ -160,8 +161,10 @@ impl Objects {
             match first.get(&id) {
                 None => drop(first.insert(id, (key, said))),
                 Some((other, _)) => {
-                    let text =
-                        format!("it says the object that {other} says already; remove one of the two keys");
+                    let text = format!(
+                        "it says the object that {} says already; remove one of the two keys",
+                        shown(other.as_bytes())
+                    );
                     self.faults.insert(key.clone(), text);
                 }
             }

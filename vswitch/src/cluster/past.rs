@@ -59,11 +59,6 @@ impl Past {
         Self { path: path.map(Path::to_owned), said: said.unwrap_or_default(), ..Self::default() }
     }
 
-    /// The newest revision that etcd is known to have been at, since it last went back.
-    pub fn newest(&self) -> i64 {
-        self.said.newest
-    }
-
     /// What etcd had lost when this was last saved.
     pub fn losses(&self) -> Option<Losses> {
         self.said.losses.clone()
@@ -118,28 +113,28 @@ mod tests {
     fn etcd_how_far_it_was_and_what_it_lost_are_known_after_a_restart() {
         let path = std::env::temp_dir().join(format!("vswitch-past-{}", std::process::id()));
         let mut past = Past::read(Some(&path));
-        assert_eq!((past.newest(), past.losses(), past.is_at(90)), (0, None, None));
+        assert_eq!((past.said.newest, past.losses(), past.is_at(90)), (0, None, None));
         let now = Instant::now();
         past.save(now);
-        assert_eq!(Past::read(Some(&path)).newest(), 90);
+        assert_eq!(Past::read(Some(&path)).said.newest, 90);
         // Later revisions alone are no reason to write often.
         past.reaches(95);
         past.reaches(94);
         past.save(now);
-        assert_eq!((past.newest(), Past::read(Some(&path)).newest()), (95, 90));
+        assert_eq!((past.said.newest, Past::read(Some(&path)).said.newest), (95, 90));
         past.save(now + SAVE_EVERY);
-        assert_eq!(Past::read(Some(&path)).newest(), 95);
+        assert_eq!(Past::read(Some(&path)).said.newest, 95);
         assert_eq!(past.is_at(95), None);
         assert_eq!(past.is_at(5), Some(95));
         let losses = Losses { at: 5, was: 95, kept: BTreeSet::from([(1, "red".to_owned())]) };
         past.keep(Some(losses.clone()));
         let mut next = Past::read(Some(&path));
-        assert_eq!((next.newest(), next.losses(), next.is_at(6)), (5, Some(losses), None));
+        assert_eq!((next.said.newest, next.losses(), next.is_at(6)), (5, Some(losses), None));
         next.keep(None);
         assert_eq!(Past::read(Some(&path)).losses(), None);
         for text in ["no JSON", "{}", "{\"newest\": \"x\"}", "{\"newest\": 7, \"losses\": {\"at\": 1}}"] {
             std::fs::write(&path, text).unwrap();
-            assert_eq!((Past::read(Some(&path)).newest(), Past::read(Some(&path)).losses()), (0, None));
+            assert_eq!((Past::read(Some(&path)).said.newest, Past::read(Some(&path)).losses()), (0, None));
         }
         std::fs::remove_file(&path).unwrap();
         let mut nowhere = Past::read(None);

@@ -113,6 +113,30 @@ impl View for v1::CheckClusterResponse {
     }
 }
 
+/// Only a fault begins at the margin.
 fn listed(faults: &[v1::ClusterFault]) -> String {
-    faults.iter().map(|fault| format!("{} {}: {}\n", fault.kind, fault.subject, fault.text)).collect()
+    let told = |fault: &v1::ClusterFault| {
+        format!("{} {}: {}", fault.kind, fault.subject, fault.text).replace('\n', "\n    ") + "\n"
+    };
+    faults.iter().map(told).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn etcd_faults_are_a_line_each_whatever_is_in_them() {
+        let fault = |subject: &str, text: &str| v1::ClusterFault {
+            kind: "unreadable".into(),
+            subject: subject.into(),
+            text: text.into(),
+        };
+        let forged = fault("k\x1b]52;c;eA\x07\n0 hosts, 0 addresses, 0 paths: 0 faults", "first\nsecond");
+        let view = v1::CheckClusterResponse { faults: vec![forged], hosts: 3, ..Default::default() };
+        let text = crate::console::command::Output::message(view.text()).text();
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with(' ')).collect();
+        assert!(lines.len() == 2 && lines[1].starts_with("3 hosts"), "{text}");
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+    }
 }

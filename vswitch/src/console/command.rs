@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::json;
 
-use super::table::Table;
+use super::table::{Table, printable};
 use super::value::{FromValue, Value};
 
 /// The function of a command.
@@ -82,9 +82,9 @@ impl Output {
         Self::new(table.to_string(), json)
     }
 
-    /// For people.
+    /// For people, on whose terminals it does nothing but be read.
     pub fn text(&self) -> String {
-        self.0.text()
+        printable(&self.0.text())
     }
 
     /// For programs.

@@ -55,6 +55,12 @@ impl Table {
     }
 }
 
+/// Text that a terminal shows and does not obey, whoever wrote it: lines and tabs stay, other control characters do not.
+pub fn printable(text: &str) -> String {
+    let one = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
+    text.chars().map(one).collect()
+}
+
 /// A cell has one line and no control characters.
 fn clean(cell: &str) -> String {
     cell.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()

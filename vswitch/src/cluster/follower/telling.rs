@@ -11,6 +11,7 @@ use super::{Failure, Follower};
 use crate::api::{self, Followed};
 use crate::cluster::apply::{self, Taken};
 use crate::cluster::book::Seen;
+use crate::cluster::keys::shown;
 use crate::controller::Controller;
 use crate::state::owners::Owner;
 
@@ -142,7 +143,7 @@ impl Follower {
         status.objects = self.objects.count();
         status.faults.retain(|(kind, _), _| *kind != "object");
         for (key, why) in self.objects.faults() {
-            status.fault("object", key.clone(), why.clone());
+            status.fault("object", shown(key.as_bytes()), why.clone());
         }
         match self.objects.kept() {
             Some(text) => drop(status.fault("etcd-gone-back", "objects".into(), text)),
