@@ -179,3 +179,60 @@ fn console_a_second_switch_with_the_same_state_file_is_refused() {
     assert_eq!(holder.trim(), daemon.process().pid().to_string());
     daemon.end();
 }
+
+/// The switch goes, and comes back by a shell, which says what its standard streams are.
+fn start_by_a_shell(daemon: &mut Daemon, host: &Netns, line: impl Fn(&str) -> String) {
+    daemon.process().signal("TERM");
+    daemon.assert_clean_end();
+    let (program, config) = (daemon.program().display().to_string(), daemon.config().display().to_string());
+    let line = line(&format!("{program} run --config {config}"));
+    let process = host.spawn("by-a-shell", &["sh", "-c", &line], daemon.dir());
+    daemon.adopt(process);
+}
+
+#[test]
+fn console_a_switch_whose_log_goes_nowhere_runs_on() {
+    let host = Netns::new("host");
+    let mut daemon = Daemon::start(&host, "");
+    start_by_a_shell(&mut daemon, &host, |run| format!("exec {run} 2>/dev/full"));
+    daemon.ctl("vpc add red vni 100");
+    daemon.process().signal("HUP");
+    wait_for("the reload", Duration::from_secs(10), || {
+        daemon.try_ctl("show events").is_ok_and(|told| told.contains("reload")).then_some(())
+    });
+    daemon.process().signal("TERM");
+    let status = daemon.process().wait(Duration::from_secs(10));
+    assert!(status.success(), "it ended with {status}");
+}
+
+#[test]
+fn console_ctrl_c_at_the_console_of_a_switch_does_not_end_it_before_the_console_was_left() {
+    let (mut scene, folder) = (Scene::start(Family::V4, "", ""), Workdir::new("keys"));
+    let keys = folder.path().join("keys");
+    process::run(&["mkfifo", &keys.display().to_string()]);
+    // It is opened for reading, too, so that neither end waits for the other.
+    let mut typed = std::fs::OpenOptions::new().read(true).write(true).open(&keys).unwrap();
+    let mut type_in = |text: &str| typed.write_all(text.as_bytes()).unwrap();
+    let shell = |run: &str| format!("exec script -qec '{run} --interactive' /dev/null <{}", keys.display());
+    start_by_a_shell(&mut scene.daemon, &scene.lab.host, shell);
+    type_in("vpc add blue vni 200\n");
+    wait_for("the console to work", Duration::from_secs(10), || {
+        scene.daemon.ctl("show vpc").contains("blue").then_some(())
+    });
+    // The answer is waited for, with nobody there; what is typed meanwhile goes to the process.
+    for _ in 0..20 {
+        type_in("ping vtep 172.16.0.99\n");
+        std::thread::sleep(Duration::from_millis(200));
+        type_in("\x03");
+        std::thread::sleep(Duration::from_millis(300));
+        if scene.daemon.log().contains("the switch runs on; `quit` leaves") {
+            break;
+        }
+    }
+    assert!(scene.daemon.log().contains("the switch runs on; `quit` leaves"), "{}", scene.daemon.log());
+    scene.inbound(&["to_red()"]).assert_passed();
+    type_in("quit\n");
+    scene.daemon.process().wait_output("the console was left", Duration::from_secs(20));
+    type_in("\x03");
+    scene.daemon.assert_clean_end();
+}

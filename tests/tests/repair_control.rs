@@ -121,6 +121,21 @@ fn repair_ctl_takes_flags_behind_and_closed_pipes_quietly() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(said, "status 141\n", "{words}");
     }
+    // A console whose answers nobody takes any more did not do all of its lines.
+    let lines = "printf 'show vnic\\nvpc add late vni 900\\n'";
+    let console = format!("{program} console --strict --socket {socket}");
+    let output = bash(&format!("{lines} | {{ sleep 1; {console}; echo \"status $?\" >&2; }} | true"));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "status 141\n");
+    assert!(!daemon.ctl("show vpc").contains("late"));
+    // Words stay as the shell has split them, and no command is none.
+    let saved = daemon.dir().path().join("a #b.toml");
+    let output = bash(&format!("{program} ctl --socket {socket} save \"{}\"", saved.display()));
+    assert!(output.status.success() && saved.exists(), "{}", String::from_utf8_lossy(&output.stderr));
+    for words in ["''", "' '", "'# all'", "' ' --json"] {
+        let output = bash(&format!("{program} ctl --socket {socket} {words}"));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("no command"), "{words}: {said}");
+    }
     daemon.end();
 }
 

@@ -124,7 +124,8 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     let evpn_jobs = jobs.clone();
     let (clients, tcps) = api::start(jobs).context("cannot start the API's thread")?;
     let (ended, mut console_ended) = mpsc::channel::<()>(1);
-    if options.interactive {
+    let mut has_console = options.interactive;
+    if has_console {
         interactive(api.socket.clone(), ended.clone())?;
     }
     let mut serving = sockets.serve(&clients);
@@ -204,7 +205,13 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
                 tracing::error!(?ended, "the control socket is closed; restart the switch when it suits");
                 deaf = true;
             }
-            _ = interrupt.recv() => break,
+            _ = interrupt.recv() => {
+                if !has_console {
+                    break;
+                }
+                // Whoever types it waits for a command's answer: that is no reason to take everybody's network down.
+                tracing::warn!("a command is not given up half done, and the switch runs on; `quit` leaves the console, `shutdown` ends the switch");
+            }
             _ = terminate.recv() => break,
             _ = hangup.recv() => {
                 // One that still waits for ports goes on with them, by what the file says now.
@@ -212,6 +219,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
                 reloading = reload(&mut controller, attempt);
             }
             Some(()) = console_ended.recv() => {
+                has_console = false;
                 tracing::info!("the console was left; the switch runs on until SIGTERM or Ctrl-C");
             }
         }

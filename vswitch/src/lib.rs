@@ -1,6 +1,8 @@
 //! The Jakiro vswitch: config, ports, workers, console and control socket.
 //!
 //! The library behind the `vswitch` binary, so that tests and tools can reach its parts.
+// They panic where nobody takes what is printed.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod api;
 pub mod bfd;

@@ -1,4 +1,6 @@
 //! `vswitch`: the daemon, its console and its tools.
+// They panic where nobody takes what is printed.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
@@ -8,7 +10,9 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use vswitch::commands;
 use vswitch::config::process::ApiConfig;
+use vswitch::console::lexer;
 use vswitch::console::repl::{self, Ending};
+use vswitch::console::table::printable;
 use vswitch::daemon;
 use vswitch::nic_check::probe::{PATIENCE, Probe, Program, own};
 use vswitch::nic_check::{self, Device, HostView};
@@ -29,7 +33,7 @@ enum Verb {
         /// Config file (TOML); without one the switch starts empty
         #[arg(long)]
         config: Option<PathBuf>,
-        /// Console on this terminal; `quit` leaves it, `shutdown` or Ctrl-C after that ends the switch
+        /// Console on this terminal; `quit` leaves it, and Ctrl-C ends the switch after that only; `shutdown` ends it at once
         #[arg(short, long)]
         interactive: bool,
     },
@@ -126,7 +130,7 @@ fn main() -> ExitCode {
                 // Whoever read the answer has had enough of it: as the signal would have ended this.
                 return ExitCode::from(PIPE_CLOSED);
             }
-            let _ = writeln!(std::io::stderr(), "vswitch: {}", told(&error));
+            let _ = writeln!(std::io::stderr(), "vswitch: {}", printable(&told(&error)));
             ExitCode::FAILURE
         }
     }
@@ -204,7 +208,7 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 Ending::Failed | Ending::Lost => ExitCode::FAILURE,
             })
         }
-        Verb::Ctl { socket, json, command } => ctl(&socket, json, &command.join(" ")),
+        Verb::Ctl { socket, json, command } => ctl(&socket, json, &lexer::joined(&command)),
         Verb::Nic { verb: NicVerb::Ask { device, config } } => {
             log();
             let config = config.as_deref().map(daemon::read_config).transpose()?;
@@ -216,7 +220,7 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             let report = match nic(&device, config.as_deref(), patience, socket.as_deref()) {
                 Ok(report) => report,
                 Err(error) => {
-                    writeln!(std::io::stderr(), "vswitch: {}", told(&error))?;
+                    writeln!(std::io::stderr(), "vswitch: {}", printable(&told(&error)))?;
                     return Ok(ExitCode::from(NOT_LOOKED_AT));
                 }
             };
@@ -253,6 +257,9 @@ fn nic(
 }
 
 fn ctl(socket: &std::path::Path, json: bool, line: &str) -> anyhow::Result<ExitCode> {
+    if repl::is_nothing(line) {
+        anyhow::bail!("this is no command; `vswitch ctl help` lists them");
+    }
     let (mut session, console) = commands::connect(socket)?;
     let answer = console.execute(&mut session, line)?;
     let mut text = if json { serde_json::to_string_pretty(&answer.json())? } else { answer.text() };
@@ -274,5 +281,7 @@ fn log() {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
+        // What cannot be written is lost; a word about that would go the same way, and `eprintln` panics.
+        .log_internal_errors(false)
         .init();
 }

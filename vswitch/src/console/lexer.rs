@@ -59,6 +59,23 @@ pub fn split(line: &str) -> Result<Vec<Token>, CommandError> {
     Ok(tokens)
 }
 
+/// The line of words that a shell has split already: one is the line itself, and of several each stays the word that it is.
+pub fn joined(words: &[String]) -> String {
+    let one = |word: &String| {
+        let is_quoted = word.len() > 1 && word.starts_with('"') && word.ends_with('"');
+        let needs_quotes =
+            word.is_empty() || word.starts_with(['#', '"']) || word.contains(char::is_whitespace);
+        match needs_quotes && !is_quoted {
+            true => format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\"")),
+            false => word.clone(),
+        }
+    };
+    match words {
+        [line] => line.clone(),
+        words => words.iter().map(one).collect::<Vec<_>>().join(" "),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,7 +105,26 @@ mod tests {
         assert!(split(&"x".repeat(MAX_LINE)).is_ok());
     }
 
+    #[test]
+    fn words_of_a_shell_are_not_taken_apart_again() {
+        let joined = |words: &[&str]| joined(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(joined(&["show port # all"]), "show port # all");
+        assert_eq!(joined(&["load", "\"/a b\""]), "load \"/a b\"");
+        for given in
+            [&["save", "/a b.toml"], &["del", "#y"], &["del", ""], &["say", "\"x"], &["a\\", "b \"\\"]]
+        {
+            assert_eq!(words(&joined(given)), given);
+        }
+    }
+
     proptest! {
+        #[test]
+        fn shell_words_come_back(given in proptest::collection::vec("[a\"# \\\\]{0,4}", 2..5)) {
+            prop_assume!(!given.iter().any(|word| word.len() > 1 && word.starts_with('"') && word.ends_with('"')));
+            let given: Vec<String> = given;
+            prop_assert_eq!(words(&joined(&given)), given);
+        }
+
         #[test]
         fn no_line_panics(line in "\\PC{0,64}") {
             let _ = split(&line);

@@ -20,6 +20,7 @@ use rustyline::{CompletionType, Config, Context, Editor, Helper};
 
 use super::command::{CommandError, Output};
 use super::complete::Completion;
+use super::table::printable;
 use super::{Console, MAX_LINE};
 
 /// A console with what its commands work on.
@@ -72,18 +73,13 @@ pub enum Ending {
 /// Runs a console on this process's terminal, or on its standard input if that is none.
 ///
 /// # Errors
-/// When the terminal or the standard streams fail.
+/// When the terminal or the standard streams fail; a broken pipe, too, for the lines behind it were not done.
 pub fn run<C>(console: Rc<Console<C>>, context: C, options: &ReplOptions) -> io::Result<Ending> {
     let stdin = io::stdin();
     if stdin.is_terminal() && io::stdout().is_terminal() {
         return on_terminal(Session { console, context }, options);
     }
-    let ending = on_pipe(console, context, options, &mut stdin.lock(), &mut io::stdout(), &mut io::stderr());
-    match ending {
-        // Whoever read the answers has had enough of them.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Ending::Clean),
-        ending => ending,
-    }
+    on_pipe(console, context, options, &mut stdin.lock(), &mut io::stdout(), &mut io::stderr())
 }
 
 /// Runs the lines of `input`.
@@ -121,6 +117,12 @@ fn leaves(line: &str) -> bool {
     matches!(line, "quit" | "exit")
 }
 
+/// True for a line that says nothing: a blank one, or a comment.
+pub fn is_nothing(line: &str) -> bool {
+    let line = line.trim_start();
+    line.is_empty() || line.starts_with('#')
+}
+
 enum LineResult {
     Well,
     Badly,
@@ -135,13 +137,13 @@ fn run_line<C>(
     output: &mut dyn Write,
     errors: &mut dyn Write,
 ) -> io::Result<LineResult> {
-    if line.is_empty() || line.starts_with('#') {
+    if is_nothing(line) {
         return Ok(LineResult::Well);
     }
     match session.command(line) {
         Ok(answer) => show(&answer, options.json, output),
         Err(error) => {
-            writeln!(errors, "{error}")?;
+            writeln!(errors, "{}", printable(&error.to_string()))?;
             Ok(if error.is_lost { LineResult::Lost } else { LineResult::Badly })
         }
     }

@@ -1,5 +1,6 @@
 //! The workers of a switch, as control holds them.
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -290,7 +291,9 @@ pub(super) fn guard(who: &str, body: impl FnOnce()) {
     let words = panic.downcast_ref::<&str>().copied();
     let what = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words");
     // Straight to the terminal or the journal, too: the log may be filtered, and nothing comes after this.
-    eprintln!(
+    // Where nobody takes it, the process ends all the same.
+    let _ = writeln!(
+        std::io::stderr(),
         "vswitch: {who} panicked: {what}; the switch ends with status {WORKER_PANICKED}, start it again"
     );
     tracing::error!(who, what, status = WORKER_PANICKED, "a thread panicked: the switch ends");
@@ -383,21 +386,26 @@ mod tests {
             // Not reached: the process has ended.
             std::process::exit(0);
         }
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args([
+        let child = || {
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            child.args([
                 "--exact",
                 "worker::pool::tests::repair_a_worker_that_panics_ends_the_process_and_says_why",
-            ])
-            .arg("--nocapture")
-            .env(CHILD, "1")
-            .output()
-            .unwrap();
+            ]);
+            child.arg("--nocapture").env(CHILD, "1");
+            child
+        };
+        let output = child().output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(WORKER_PANICKED), "{told}");
         assert!(
             told.contains("worker 3 on core 17 panicked") && told.contains("the table is torn"),
             "{told}"
         );
+        // Where nobody takes what it says, too.
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let status = child().stdout(full.try_clone().unwrap()).stderr(full).status().unwrap();
+        assert_eq!(status.code(), Some(WORKER_PANICKED));
     }
 
     #[test]
