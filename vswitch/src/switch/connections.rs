@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use self::file::{ConnectionFile, path_beside, read, vnic_hash};
 use super::Switch;
-use super::kept::name_of;
+use super::kept::{has_left, name_of};
 use crate::config::Config;
 use crate::worker::MAX_VNICS;
 
@@ -154,15 +154,15 @@ impl ConnectionControl {
         }
     }
 
-    /// Ends the connections of vNICs that are in another network than before: they were opened to machines of that one, and the
-    /// same addresses may be others' here.
+    /// Ends the connections of vNICs that are in another network than before, as where their VPC has another VNI: they were opened to
+    /// machines of that one, and the same addresses may be others' here.
     pub fn follow(&mut self, before: &Snapshot, after: &Snapshot, now: Now) {
         let moved: HashSet<u32> = after
             .vnics
             .iter()
             .flatten()
-            .filter(|vnic| before.vnic(vnic.index).is_some_and(|before| before.vpc != vnic.vpc))
             .map(|vnic| vnic.index)
+            .filter(|&vnic| before.vnic(vnic).is_some() && has_left(vnic, before, after))
             .collect();
         if !moved.is_empty() {
             let slots = self.keeper.connections().ledger().slots() as u32;
@@ -217,6 +217,8 @@ fn names(snapshot: &Snapshot) -> impl Fn(u32) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use wire::Vni;
+
     use super::*;
     use crate::switch::testing;
 
@@ -273,6 +275,21 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
+    /// Lets connections leave until only so many are left of the two vNICs.
+    #[track_caller]
+    fn assert_left(switch: &mut Switch, wanted: [u32; 2]) {
+        let mut left = [u32::MAX; 2];
+        for _ in 0..100 {
+            std::thread::sleep(Duration::from_millis(10));
+            switch.connections.advance();
+            left = ["goes", "stays"].map(|name| in_use(switch, name));
+            if left == wanted {
+                break;
+            }
+        }
+        assert_eq!(left, wanted);
+    }
+
     #[test]
     fn a_vnic_takes_no_connection_into_another_network() {
         let mut switch = testing::start(NETWORKS);
@@ -285,13 +302,31 @@ mod tests {
                 Ok(())
             })
             .unwrap();
-        let left = (0..100).find(|_| {
-            std::thread::sleep(Duration::from_millis(10));
-            switch.connections.advance();
-            in_use(&switch, "goes") == 0
-        });
-        assert!(left.is_some(), "{} are left", in_use(&switch, "goes"));
-        assert_eq!(in_use(&switch, "stays"), 1);
+        assert_left(&mut switch, [0, 1]);
+        switch.stop();
+    }
+
+    /// The VNI is what tells a network from others, as over a restart: names and indices stay.
+    #[test]
+    fn a_vnic_keeps_no_connection_when_its_network_gets_another_vni() {
+        let mut switch = testing::start(NETWORKS);
+        let set = |switch: &mut Switch, vnis: [u32; 2]| {
+            let change = |config: &mut Config| {
+                for (vpc, vni) in config.vpcs.iter_mut().zip(vnis) {
+                    vpc.vni = Vni::new(vni).unwrap();
+                }
+                Ok(())
+            };
+            switch.edit(change).unwrap();
+        };
+        connect(&switch);
+        set(&mut switch, [100, 300]);
+        assert_left(&mut switch, [1, 1]);
+        set(&mut switch, [200, 300]);
+        assert_left(&mut switch, [0, 0]);
+        connect(&switch);
+        set(&mut switch, [300, 200]);
+        assert_left(&mut switch, [0, 0]);
         switch.stop();
     }
 }

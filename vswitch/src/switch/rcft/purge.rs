@@ -16,6 +16,7 @@ use pipelines::rcft::{LedgerView, QpKey};
 use pipelines::snapshot::{Destination, Snapshot, Vnic};
 
 use super::{age, vnic_of};
+use crate::switch::kept::has_left;
 
 /// Lines between two looks at the clock.
 pub(super) const SLICE: u32 = 4096;
@@ -31,7 +32,7 @@ const ANSWERS: usize = 65_536;
 /// Why queue pairs are taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PurgeCause {
-    /// Their vNIC is gone, or is in another VPC.
+    /// Their vNIC is gone, or is in another network.
     Gone,
     /// The vNIC cannot reach the peer any more.
     Forbidden,
@@ -52,7 +53,7 @@ impl PurgeCause {
 impl fmt::Display for PurgeCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Gone => "the vNIC left its VPC",
+            Self::Gone => "the vNIC left its network",
             Self::Forbidden => "the configuration does not let it reach their peers any more",
             Self::Evicted => "evicted",
         })
@@ -75,12 +76,13 @@ pub(super) struct Purge {
 }
 
 impl Purge {
-    /// Begins with what a change forbids, or adds it to what is under way. The vNICs that are gone or changed their
-    /// VPC.
+    /// Begins with what a change forbids, or adds it to what is under way. The vNICs that are gone or in another
+    /// network.
     pub fn begin(&mut self, before: &Arc<Snapshot>, after: &Snapshot, tick: u32) -> Vec<u32> {
         let at = |index: u32| after.vnic(index);
-        let left =
-            |vnic: &&Arc<Vnic>| at(vnic.index).is_none_or(|now| now.name != vnic.name || now.vpc != vnic.vpc);
+        let left = |vnic: &&Arc<Vnic>| {
+            at(vnic.index).is_none_or(|now| now.name != vnic.name) || has_left(vnic.index, before, after)
+        };
         let gone: Vec<u32> = before.vnics.iter().flatten().filter(left).map(|vnic| vnic.index).collect();
         for &vnic in &gone {
             self.out.insert(vnic, (tick, PurgeCause::Gone));
