@@ -78,7 +78,7 @@ pub(super) fn told(owner: Owner) -> v1::Owner {
     }
 }
 
-/// What is the matter with ports, by their names; those that are up are not in it.
+/// The states of ports, by their names.
 #[derive(Default)]
 pub(super) struct PortStates(BTreeMap<String, (v1::State, String)>);
 
@@ -91,21 +91,22 @@ impl PortStates {
             };
             (name.to_owned(), state)
         });
-        let down = switch.ports().iter().filter_map(|(_, port)| {
-            let why = match () {
-                () if !port.running => "it is stopped; start it with `port start`",
-                () if !port.has_link() => "its link is down; look at its other end",
-                () => return None,
+        let there = switch.ports().iter().map(|(_, port)| {
+            let (state, why) = match () {
+                () if port.is_stopped() => (v1::State::Down, "it is stopped; start it with `port start`"),
+                () if !port.has_link() => (v1::State::Down, "its link is down; look at its other end"),
+                () => (v1::State::Up, ""),
             };
-            Some((port.name.clone(), (v1::State::Down, why.to_owned())))
+            (port.name.clone(), (state, why.to_owned()))
         });
         // A port that is there is not waited for.
-        Self(down.chain(absent).collect())
+        Self(there.chain(absent).collect())
     }
 
     /// The state of a port.
     pub fn state(&self, port: &str) -> (v1::State, String) {
-        self.0.get(port).cloned().unwrap_or((v1::State::Up, String::new()))
+        let unknown = || (v1::State::Pending, "it is not attached yet".to_owned());
+        self.0.get(port).cloned().unwrap_or_else(unknown)
     }
 }
 

@@ -32,6 +32,8 @@ pub(super) const GRACE: Duration = Duration::from_secs(3);
 const START_GRACE: Duration = Duration::from_secs(10);
 /// Between two looks for interfaces that were deleted.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// What is said of a port that is to come back and has not gone yet.
+const STILL_OUT: &str = "a worker that does not answer has not given its queues back";
 /// Between two turns while a change waits.
 pub(super) const TURN: Duration = Duration::from_millis(2);
 
@@ -173,32 +175,41 @@ impl Switch {
         self.await_ports(missing.grace(), &|_| Missing::Tolerated)
     }
 
-    /// After a change that failed: the ports of before. No worker has a snapshot with what came. `old` is whole.
+    /// After a change that failed: the ports of before, also where a worker does not answer. What of it can be done is done, whatever
+    /// else fails. `old` is whole.
+    ///
+    /// # Errors
+    /// The first that failed; then [`tend_ports`](Self::tend_ports) goes on with what is left.
     pub(super) fn bring_back(&mut self, plan: &PortChanges, old: &Config) -> Result<(), SwitchError> {
         plan.last.iter().for_each(|name| self.ports.leave(name, false));
-        for name in plan.added.keys() {
-            self.let_go(name)?;
+        let mut result = Ok(());
+        for (name, wanted) in &plan.added {
+            // Under the name of one that was to be replaced, and has not gone, is still that one.
+            match self.ports.is_as_wanted(name, wanted) {
+                true => result = result.and(self.let_go(name)),
+                false => self.ports.forget(name),
+            }
         }
         let have = wanted(old);
         let mut gone = false;
         for (name, wanted) in plan.first.iter().filter_map(|name| have.get_key_value(name)) {
-            if self.ports.index(name).is_none() {
+            if self.ports.is_departing(name) {
+                self.port_down(name, wanted, STILL_OUT, Instant::now());
+            } else if self.ports.index(name).is_none() {
                 self.ports.request(&self.eal, &self.pool, &self.mempool, name, wanted);
                 gone = true;
             }
             self.ports.leave(name, false);
         }
         // Those that come back are taken in when they are there, where whoever asked is answered then.
-        let waits = gone && !self.ahead.leaves_closing();
-        if waits {
-            self.await_ports(GRACE, &|_| Missing::Tolerated)?;
+        if gone && !self.ahead.leaves_closing() {
+            result = result.and(self.await_ports(GRACE, &|_| Missing::Tolerated));
         }
         // Also when the new snapshot went out, and some worker did not say in time that it has it.
-        if waits || self.topology.is_unsettled() {
-            self.publish(old, Extent::Everything)?;
-            self.poll_fresh()?;
+        if plan.first.is_empty() && !self.topology.is_unsettled() {
+            return result;
         }
-        Ok(())
+        result.and(self.publish(old, Extent::Everything).and_then(|()| self.poll_fresh()))
     }
 
     /// Ports go: first out of the snapshot, then from the workers.
@@ -211,14 +222,16 @@ impl Switch {
     }
 
     /// Takes a port that no snapshot leads to from the workers, or ends the attempts to open it.
+    ///
+    /// # Errors
+    /// A worker does not answer; then the port is on its way out all the same.
     fn let_go(&mut self, name: &str) -> Result<(), SwitchError> {
         self.ports.forget(name);
-        if let Some(index) = self.ports.index(name) {
-            self.offload.disconnect(&self.pool, self.topology.snapshot(), index)?;
-            self.ports.detach(&self.pool, index)?;
-            tracing::info!(port = name, "port detached");
-        }
-        Ok(())
+        let Some(index) = self.ports.index(name) else { return Ok(()) };
+        let disconnected = self.offload.disconnect(&self.pool, self.topology.snapshot(), index);
+        self.ports.detach(&self.pool, index)?;
+        tracing::info!(port = name, "port detached");
+        Ok(disconnected?)
     }
 
     pub(super) fn poll_fresh(&mut self) -> Result<(), SwitchError> {
@@ -274,9 +287,13 @@ impl Switch {
                     }
                     return Ok(false);
                 };
-                match result {
-                    Ok(ready) => {
-                        self.place(*ready)?;
+                match result.map(|ready| self.place(*ready)) {
+                    Ok(placed) => {
+                        if placed.is_err() && self.ports.index(&name).is_none() {
+                            let reason = "it was opened, and could not be given to the workers";
+                            self.port_down(&name, &absent.wanted, reason, now);
+                        }
+                        placed?;
                         if let Some(reason) = absent.reason {
                             let text = format!("port {name} is up again; it was down: {reason}");
                             tracing::info!(port = name, "the port is up again");
@@ -358,6 +375,7 @@ impl Switch {
     }
 
     fn turn_ports(&mut self, now: Instant) -> Result<(), SwitchError> {
+        self.ports.tend_departing(&self.pool, now);
         let mut came = false;
         while let Some(done) = self.ports.done(now) {
             came |= self.take_in(done, Missing::Tolerated, now)?;
@@ -375,24 +393,28 @@ impl Switch {
         }
         // Or came while a change waited for others to go.
         came |= self.ports.fresh().next().is_some();
+        // Or a worker did not take the snapshot in force, and answers again.
+        came |= self.topology.is_unsettled();
         // A guest came that takes other packets than the one before it.
         let rows = &self.topology.snapshot().ports;
         came |= self.ports.iter().any(|(index, port)| {
             let row = rows.get(usize::from(index));
             row.is_some_and(|row| row.takes_super_frames != port.takes_super_frames())
         });
-        if !came && gone.is_empty() {
+        // A worker that is silent takes no snapshot: it is all tried again when it answers.
+        if !came && gone.is_empty() || self.pool.has_silent() {
             return Ok(());
         }
         gone.iter().for_each(|(name, ..)| self.ports.leave(name, true));
         let config = self.config.clone();
         self.publish(&config, Extent::AllButLocations(&Relocation::NONE))?;
         self.poll_fresh()?;
+        let mut result = Ok(());
         for (name, wanted, reason) in gone {
-            self.let_go(&name)?;
+            result = result.and(self.let_go(&name));
             self.port_down(&name, &wanted, &reason, now);
         }
-        Ok(())
+        result
     }
 }
 

@@ -11,6 +11,7 @@ use pipelines::snapshot::{NO_PORT, PortIndex};
 use pmd::{Eal, FlowEngine, Mempool, PortId, RxQueue, StartedPort, TxQueue};
 use wire::MacAddr;
 
+use self::leaving::Departing;
 use super::error::PortsError;
 use super::opening::{JobResult, OpenOrder, Opener, Ready};
 use super::queues::TxQueues;
@@ -67,6 +68,11 @@ impl Attached {
         self.mac
     }
 
+    /// It is not polled, as `port stop` left it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        !self.running && !self.fresh
+    }
+
     /// It is polled, or is about to be, and has a link as far as its kind can tell.
     pub(crate) fn has_link(&self) -> bool {
         (self.running || self.fresh) && self.tx.has_link()
@@ -96,12 +102,17 @@ pub struct PortTable {
     /// Those that are not polled when they come: they were stopped when they were let go in an upgrade.
     stopped: BTreeSet<String>,
     opener: Opener,
+    /// Those that have gone, and that a silent worker has not given back.
+    departing: Vec<Departing>,
     /// Counts that ports came, went, or got another reason for not being there.
     generation: u64,
     /// Of attempts to open a port, never used twice.
     tickets: u64,
     /// Which API the rules of ports go through.
     flow_engine: FlowEngine,
+    /// What happens before the next port is taken from the workers.
+    #[cfg(test)]
+    pub(super) before_removal: Option<Box<dyn FnOnce(&Pool) + Send>>,
 }
 
 /// A port that the config wants and that is not there (yet).
@@ -242,8 +253,16 @@ impl PortTable {
 
     /// The absent ports whose time has come to be tried again.
     pub(super) fn due(&self, now: Instant) -> Vec<(String, WantedPort)> {
-        let due = self.absent.iter().filter(|(_, absent)| absent.retry.is_some_and(|at| at <= now));
+        let is_due = |absent: &Absent| absent.retry.is_some_and(|at| at <= now);
+        // Its device is free when the port of before is closed.
+        let due = self.absent.iter().filter(|(name, absent)| is_due(absent) && !self.is_departing(name));
         due.map(|(name, absent)| (name.clone(), absent.wanted.clone())).collect()
+    }
+
+    /// True for the name of a port that is there, and with the device that is wanted.
+    pub(super) fn is_as_wanted(&self, name: &str, wanted: &WantedPort) -> bool {
+        let port = self.index(name).and_then(|index| self.get(index));
+        port.is_some_and(|port| wanted.is_device_of(&port.wanted))
     }
 
     /// True while a port is on its way that is likely to be there soon, or one on its way out.
@@ -347,7 +366,9 @@ impl PortTable {
         front: Option<Arc<SimulatedDevice>>,
     ) -> Result<PortIndex, PortsError> {
         let free = |index: &usize| {
-            self.slots.get(*index).is_none_or(Option::is_none) && !topology.uses_port(*index as PortIndex)
+            let port = *index as PortIndex;
+            let is_free = self.slots.get(*index).is_none_or(Option::is_none);
+            is_free && !topology.uses_port(port) && !self.is_taken(port)
         };
         let Some(slot) = (0..MAX_PORTS).find(free) else {
             self.opener.close(ready);

@@ -1,7 +1,10 @@
 //! Switches for tests. DPDK runs once per process, so each test wants a process of its own.
 
+use crossbeam::channel::{Receiver, bounded};
+
 use super::Switch;
 use crate::config::Config;
+use crate::worker::{Pool, WorkerCommand};
 
 /// The sections of a process with one worker, which sleeps, and so many packet buffers, not on huge pages.
 pub fn process(mbufs: u32) -> String {
@@ -24,4 +27,16 @@ pub fn config(rest: &str) -> Config {
 #[track_caller]
 pub fn start(rest: &str) -> Switch {
     Switch::start(config(rest)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Keeps the worker busy with an answer that nobody takes, until what this returns is dropped.
+pub fn stop_worker(switch: &Switch) -> Receiver<()> {
+    silence(&switch.pool)
+}
+
+/// The same of the worker of a pool.
+pub fn silence(pool: &Pool) -> Receiver<()> {
+    let (answer, nobody) = bounded(0);
+    pool.workers[0].mailbox().post(WorkerCommand::Barrier(answer)).unwrap();
+    nobody
 }

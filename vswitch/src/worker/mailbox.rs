@@ -221,14 +221,14 @@ impl Handle {
         WorkerError::Stuck { worker: self.worker, core: self.core }
     }
 
-    /// How long it is worth to wait. A worker that was waited for in vain and has not moved since costs control nothing
-    /// more.
+    /// True for a worker that was waited for in vain and has not moved since, though there is something to do for it.
+    pub(super) fn is_silent(&self) -> bool {
+        self.missed.load(Ordering::Relaxed) == self.turns.load(Ordering::Relaxed) && !self.requests.is_empty()
+    }
+
+    /// How long it is worth to wait. A worker that is silent costs control nothing more.
     fn patience(&self) -> Duration {
-        if self.missed.load(Ordering::Relaxed) == self.turns.load(Ordering::Relaxed) {
-            Duration::ZERO
-        } else {
-            self.patience
-        }
+        if self.is_silent() { Duration::ZERO } else { self.patience }
     }
 
     /// Posts a request; waits a while when the mailbox is full.

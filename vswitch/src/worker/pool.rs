@@ -224,6 +224,11 @@ impl Pool {
         self.of_all(|handle| handle.ask(WorkerCommand::Barrier))
     }
 
+    /// True while a worker does not answer, as far as is known: one that was waited for in vain, and has not moved since.
+    pub fn has_silent(&self) -> bool {
+        self.workers.iter().any(|worker| worker.handle.is_silent())
+    }
+
     /// Publishes a configuration; when this returns, no worker uses an older one.
     ///
     /// # Errors

@@ -2,11 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use crossbeam::channel::{Receiver, bounded};
+use crossbeam::channel::Receiver;
 
 use super::*;
-use crate::switch::testing;
-use crate::worker::WorkerCommand;
+use crate::config::Source;
+use crate::state::owners::Owners;
+use crate::switch::testing::{self, stop_worker};
+
+const NETWORK: &str = "[forward]\nauto-start = false\n\
+     [[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"172.16.0.1/24\"]\n\
+     [[vpc]]\nname = \"red\"\nvni = 100\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n";
 
 fn start() -> Switch {
     testing::start(
@@ -28,13 +33,6 @@ fn at(vip: &str, vtep: &str) -> LocationConfig {
 
 fn come(location: &LocationConfig) -> Heard {
     Heard { come: vec![location.clone()], ..Heard::default() }
-}
-
-/// Keeps the worker busy with an answer that nobody takes, until what this returns is dropped.
-fn stop_worker(switch: &Switch) -> Receiver<()> {
-    let (answer, nobody) = bounded(0);
-    switch.pool.workers[0].mailbox().post(WorkerCommand::Barrier(answer)).unwrap();
-    nobody
 }
 
 /// Has the worker go on, until it has taken `heard`.

@@ -1,5 +1,7 @@
 //! Ports that come and go at odd moments. DPDK runs once per process, so each test wants a process of its own.
 
+mod silent;
+
 use super::*;
 use crate::switch::ahead::Next;
 use crate::switch::testing;

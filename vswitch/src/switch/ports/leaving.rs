@@ -1,31 +1,34 @@
 //! Ports that go: taken from the workers, and closed, at once or when another process has taken over.
+//!
+//! A port can be closed when all of its queues are back. A worker that does not answer gives them back when it does: until then the
+//! port is on its way out, no other port gets its index, and its answer is waited for.
 
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use crossbeam::channel::{Receiver, bounded};
 use pipelines::snapshot::PortIndex;
 
 use super::{Attached, PortTable};
 use crate::port::{Undo, shared_interface};
 use crate::switch::error::PortsError;
 use crate::switch::opening::Ready;
+use crate::worker::mailbox::WorkerError;
 use crate::worker::{Pool, RemovedPort, WorkerCommand};
 
-impl PortTable {
-    /// Takes a port from the workers, and has it closed. No snapshot that a worker uses leads to it any more.
-    ///
-    /// # Errors
-    /// [`PortsError::Worker`].
-    pub(in crate::switch) fn detach(&mut self, pool: &Pool, index: PortIndex) -> Result<(), PortsError> {
-        if let Some(port) = self.take_from_workers(pool, index)? {
-            self.opener.close(port);
-        }
-        Ok(())
-    }
+/// A port on its way out: in no snapshot that a worker uses, and with queues that workers still have.
+pub(super) struct Departing {
+    index: PortIndex,
+    /// With the queues that are back.
+    port: Ready,
+    /// The workers that have not given theirs back, in the order in which they do.
+    workers: VecDeque<usize>,
+    /// The answer of the first of them, where it was asked.
+    asked: Option<Receiver<RemovedPort>>,
+}
 
-    fn take_from_workers(&mut self, pool: &Pool, index: PortIndex) -> Result<Option<Ready>, PortsError> {
-        let Some(port) = self.slots.get_mut(usize::from(index)).and_then(Option::take) else {
-            return Ok(None);
-        };
-        self.generation += 1;
-        self.pair();
+impl Departing {
+    fn new(index: PortIndex, port: Attached) -> Self {
         let Attached {
             name,
             wanted,
@@ -35,22 +38,100 @@ impl PortTable {
             cleanup,
             tx,
             port,
-            idle_rx,
+            idle_rx: mut rx,
             idle_tx,
             parked,
             ..
         } = port;
-        let mut queues = RemovedPort { rx: idle_rx, tx: idle_tx };
-        queues.rx.extend(parked);
+        rx.extend(parked);
         // First those who hand packets over, then the owners, who empty the rings.
-        for worker in tx.removal_order() {
-            let removed =
-                pool.workers[worker].mailbox().ask(|reply| WorkerCommand::RemovePort(index, reply))?;
-            queues.rx.extend(removed.rx);
-            queues.tx.extend(removed.tx);
+        let workers = tx.removal_order().into();
+        let port = Ready { name, wanted, traits, port, presence, cleanup, rx, tx: idle_tx, proxy };
+        Self { index, port, workers, asked: None }
+    }
+
+    /// Takes the queues back that are still out.
+    ///
+    /// # Errors
+    /// The first worker that does not give its own back; it is asked for no more than its answer the next time.
+    fn go_on(&mut self, pool: &Pool) -> Result<(), WorkerError> {
+        while let Some(&worker) = self.workers.front() {
+            let mailbox = pool.workers[worker].mailbox();
+            let answer = match self.asked.take() {
+                Some(answer) => answer,
+                None => {
+                    let (reply, answer) = bounded(1);
+                    mailbox.post(WorkerCommand::RemovePort(self.index, reply))?;
+                    answer
+                }
+            };
+            match mailbox.wait(&answer) {
+                Ok(RemovedPort { rx, tx }) => {
+                    self.port.rx.extend(rx);
+                    self.port.tx.extend(tx);
+                    self.workers.pop_front();
+                }
+                Err(error) => {
+                    self.asked = Some(answer);
+                    return Err(error);
+                }
+            }
         }
-        let RemovedPort { rx, tx } = queues;
-        Ok(Some(Ready { name, wanted, traits, port, presence, cleanup, rx, tx, proxy }))
+        Ok(())
+    }
+}
+
+impl PortTable {
+    /// Takes a port from the workers, and has it closed. No snapshot that a worker uses leads to it any more.
+    ///
+    /// # Errors
+    /// [`PortsError::Worker`]; then it is on its way out, and closed when that worker answers.
+    pub(in crate::switch) fn detach(&mut self, pool: &Pool, index: PortIndex) -> Result<(), PortsError> {
+        let Some(mut port) = self.take_out(index) else { return Ok(()) };
+        #[cfg(test)]
+        self.before_removal.take().into_iter().for_each(|happens| happens(pool));
+        let gone = port.go_on(pool);
+        match gone {
+            Ok(()) => self.opener.close(port.port),
+            Err(_) => self.departing.push(port),
+        }
+        Ok(gone?)
+    }
+
+    /// Takes a port out of the table. What is left to do is to take it from the workers.
+    fn take_out(&mut self, index: PortIndex) -> Option<Departing> {
+        let port = self.slots.get_mut(usize::from(index)).and_then(Option::take)?;
+        self.generation += 1;
+        self.pair();
+        Some(Departing::new(index, port))
+    }
+
+    /// Has ports closed that were on their way out and that all workers have given back by now. Waits for no worker that is silent. One
+    /// that is wanted again is opened at once.
+    pub(in crate::switch) fn tend_departing(&mut self, pool: &Pool, now: Instant) {
+        for mut port in std::mem::take(&mut self.departing) {
+            if port.go_on(pool).is_err() {
+                self.departing.push(port);
+                continue;
+            }
+            tracing::info!(port = port.port.name, "port detached");
+            if let Some(absent) = self.absent.get_mut(&port.port.name)
+                && let Some(retry) = &mut absent.retry
+            {
+                *retry = now;
+            }
+            self.opener.close(port.port);
+        }
+    }
+
+    /// True for the name of a port that workers still have, though it is out of the table.
+    pub(in crate::switch) fn is_departing(&self, name: &str) -> bool {
+        self.departing.iter().any(|port| port.port.name == name)
+    }
+
+    /// True for an index that is still of a port on its way out.
+    pub(super) fn is_taken(&self, index: PortIndex) -> bool {
+        self.departing.iter().any(|port| port.index == index)
     }
 
     /// Takes all ports away; goes on after errors, which are logged.
@@ -68,12 +149,16 @@ impl PortTable {
         };
         self.absent.clear();
         self.stopped = self.stopped().into_iter().collect();
-        for index in 0..self.slots.len() {
-            match self.take_from_workers(pool, index as PortIndex) {
-                Ok(Some(port)) if is_shared(&port) => self.opener.keep(port),
-                Ok(Some(port)) => self.opener.close(port),
-                Ok(None) => {}
-                Err(error) => tracing::error!(%error, "a port could not be removed"),
+        let there = (0..self.slots.len()).filter_map(|index| self.take_out(index as PortIndex));
+        let there: Vec<Departing> = there.collect();
+        for mut port in std::mem::take(&mut self.departing).into_iter().chain(there) {
+            match port.go_on(pool) {
+                Ok(()) if is_shared(&port.port) => self.opener.keep(port.port),
+                Ok(()) => self.opener.close(port.port),
+                Err(error) => {
+                    tracing::error!(port = port.port.name, %error, "a port could not be removed");
+                    self.departing.push(port);
+                }
             }
         }
         self.opener.finish();
@@ -81,7 +166,7 @@ impl PortTable {
 
     /// The ports that are not polled, as `port stop` left them, and those that will not be when they come.
     pub(in crate::switch) fn stopped(&self) -> Vec<String> {
-        let stopped = self.iter().filter(|(_, port)| !port.running && !port.fresh);
+        let stopped = self.iter().filter(|(_, port)| port.is_stopped());
         let awaited = self.stopped.iter().cloned();
         stopped.map(|(_, port)| port.name.clone()).chain(awaited).collect()
     }

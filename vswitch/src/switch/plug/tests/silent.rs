@@ -1,0 +1,100 @@
+//! Ports that come and go while a worker is silent: none is lost, and what is in force is what is written down.
+
+use std::sync::{Arc, Mutex};
+
+use crossbeam::channel::Receiver;
+
+use super::*;
+use crate::config::{LocationConfig, VnicConfig};
+use crate::switch::testing::{silence, stop_worker};
+
+const GOOD: &str = "{ kind = \"ring\", name = \"room\" }";
+
+fn is_up(switch: &mut Switch) -> bool {
+    let index = switch.topology.vnic("late").unwrap().port;
+    switch.ports.get(index).is_some_and(|port| port.running) && !switch.topology.is_unsettled()
+}
+
+/// From the moment on at which the next port is taken from the workers, one of them is silent, until what this returns is taken out.
+fn silent_at_removal(switch: &mut Switch) -> Arc<Mutex<Option<Receiver<()>>>> {
+    let stopped = Arc::new(Mutex::new(None));
+    let kept = stopped.clone();
+    switch.ports.before_removal = Some(Box::new(move |pool| *kept.lock().unwrap() = Some(silence(pool))));
+    stopped
+}
+
+fn is_stuck(result: &Result<(), SwitchError>) -> bool {
+    matches!(result, Err(SwitchError::Worker(_) | SwitchError::Ports(PortsError::Worker(_))))
+}
+
+#[test]
+fn a_port_whose_change_a_worker_does_not_take_is_there_as_before() {
+    let mut switch = start();
+    switch.tend_ports(Instant::now());
+    let stopped = stop_worker(&switch);
+    let attempt = switch.new_attempt();
+    let tried = replace(&mut switch, attempt, GOOD);
+    assert!(is_stuck(&tried), "{tried:?}");
+    switch.end_try();
+    assert!(switch.ports.index("late").is_some(), "no worker has let go of it");
+    drop(stopped);
+    turn_until(&mut switch, "it is used as before", is_up);
+    switch.stop();
+}
+
+/// The snapshot without it is everywhere when the worker falls silent: it cannot stay, and comes back.
+#[test]
+fn a_port_that_a_worker_does_not_give_back_comes_back_when_it_does() {
+    let mut switch = start();
+    switch.tend_ports(Instant::now());
+    let stopped = silent_at_removal(&mut switch);
+    let attempt = switch.new_attempt();
+    let tried = replace(&mut switch, attempt, GOOD);
+    assert!(is_stuck(&tried), "{tried:?}");
+    switch.end_try();
+    let absent = switch.ports.absent().find(|(name, _)| *name == "late");
+    assert!(absent.is_some_and(|(_, absent)| absent.reason.is_some()), "it is down and tried again");
+    stopped.lock().unwrap().take().unwrap();
+    turn_until(&mut switch, "it is used again", is_up);
+    assert!(switch.ports.absent().next().is_none());
+    switch.stop();
+}
+
+/// The vNIC `late` under another name.
+fn twin(switch: &Switch, name: &str) -> Arc<VnicConfig> {
+    let vnic = &switch.config.vnics[0];
+    Arc::new(VnicConfig { name: name.parse().unwrap(), ..(**vnic).clone() })
+}
+
+/// A switch with an uplink, and a location behind it that is not placed yet.
+fn start_with_uplink() -> (Switch, LocationConfig) {
+    let uplink = "[[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"172.16.0.1/24\"]\n";
+    let mut switch = testing::start(&(CONFIG.to_owned() + uplink));
+    switch.tend_ports(Instant::now());
+    let location = LocationConfig {
+        vni: switch.config.vpcs[0].vni,
+        vip: "10.0.0.7".parse().unwrap(),
+        mac: wire::MacAddr([2, 0, 0, 0, 0, 7]),
+        vtep: "172.16.0.2".parse().unwrap(),
+        groups: Vec::new(),
+    };
+    (switch, location)
+}
+
+#[test]
+fn a_vnic_that_a_worker_does_not_take_is_nowhere() {
+    let (mut switch, location) = start_with_uplink();
+    let vnic = VnicConfig { vips: vec![location.vip], mac: location.mac, ..(*twin(&switch, "more")).clone() };
+    let stopped = stop_worker(&switch);
+    let made = switch.edit(|config| {
+        config.vnics.push_back(Arc::new(vnic));
+        Ok(())
+    });
+    assert!(is_stuck(&made), "{made:?}");
+    assert!(switch.config.vnics.len() == 1 && switch.topology.vnic("more").is_none());
+    drop(stopped);
+    turn_until(&mut switch, "all workers are told", |switch| !switch.topology.is_unsettled());
+    assert!(switch.ports.index("more").is_none());
+    switch.set_location(&location).unwrap();
+    switch.stop();
+}
