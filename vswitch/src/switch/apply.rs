@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use imbl::OrdMap;
-use pipelines::snapshot::{Snapshot, Vnic};
+use pipelines::snapshot::Vnic;
 use serde_json::json;
 
 use super::concerned::{Concerned, Turnover};
@@ -214,22 +214,20 @@ impl Switch {
         self.connections.pick_up(config, self.pool.now(), begin.map(|one| one.vnic.index));
         self.qos.configure(config, &change.gone, &concerned, &snapshot);
         self.services.configure(&change.gone, &concerned);
-        self.hand_out(&before, &snapshot)
+        self.hand_out()
     }
 
-    /// Gives the workers a snapshot in place of `before`, and takes out what it forbids.
-    pub(super) fn hand_out(
-        &mut self,
-        before: &Arc<Snapshot>,
-        snapshot: &Arc<Snapshot>,
-    ) -> Result<(), SwitchError> {
-        self.pool.publish(snapshot)?;
+    /// Gives the workers the snapshot in force, and takes out what it forbids that they had until now.
+    pub(super) fn hand_out(&mut self) -> Result<(), SwitchError> {
+        let (before, snapshot) = (self.topology.settled().clone(), self.topology.snapshot().clone());
+        self.pool.publish(&snapshot)?;
         self.topology.settle(&mut self.neighbours);
         self.follow_bfd(Instant::now());
-        self.offload.follow(&self.pool, snapshot);
-        self.rcft.follow(before, snapshot, self.pool.now(), &mut self.events);
-        self.connections.follow(before, snapshot, self.pool.now());
-        self.tidying.follow(before, snapshot, self.pool.workers.len());
+        // Before hardware: it keeps no flow whose connection has ended.
+        self.connections.follow(&before, &snapshot, self.pool.now());
+        self.offload.follow(&self.pool, &snapshot);
+        self.rcft.follow(&before, &snapshot, self.pool.now(), &mut self.events);
+        self.tidying.follow(&before, &snapshot, self.pool.workers.len());
         // A string of changes must not keep what else there is to do waiting.
         let now = Instant::now();
         if now.saturating_duration_since(self.tended) >= Duration::from_millis(TEND_EVERY_MS) {

@@ -210,9 +210,8 @@ impl Switch {
     }
 
     pub(super) fn publish_locations(&mut self) -> Result<(), SwitchError> {
-        let before = self.snapshot().clone();
-        let snapshot = self.topology.commit();
-        self.hand_out(&before, &snapshot)
+        self.topology.commit();
+        self.hand_out()
     }
 
     /// Takes the place of a queue pair back. `false` when it has none.

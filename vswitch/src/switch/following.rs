@@ -62,7 +62,6 @@ impl Switch {
         let ended = ended.filter(|known| whose.of("location", &location_id(known)) == owner);
         let ended: Vec<LocationConfig> = ended.cloned().collect();
         let gone: Vec<(Vni, IpAddr)> = ended.iter().map(|location| (location.vni, location.vip)).collect();
-        let before = self.snapshot().clone();
         let faults = match come.is_empty() && gone.is_empty() {
             true => BTreeMap::new(),
             false => self.topology.follow_locations(&self.config, &come, &gone, &self.neighbours)?,
@@ -88,8 +87,8 @@ impl Switch {
         let is_new = changed || *other_lists.as_ref().unwrap_or(&false);
         let handed_out = match is_new || self.topology.is_unsettled() {
             true => {
-                let snapshot = self.topology.commit();
-                self.hand_out(&before, &snapshot)
+                self.topology.commit();
+                self.hand_out()
             }
             false => Ok(()),
         };
@@ -148,10 +147,9 @@ impl Switch {
         &mut self,
         stations: &Stations,
     ) -> Result<BTreeMap<(Vni, MacAddr), TopologyError>, SwitchError> {
-        let before = self.snapshot().clone();
         let refused = self.topology.follow_stations(&self.config, stations, &self.neighbours)?;
-        let snapshot = self.topology.commit();
-        self.hand_out(&before, &snapshot)?;
+        self.topology.commit();
+        self.hand_out()?;
         Ok(refused)
     }
 

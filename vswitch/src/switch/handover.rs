@@ -221,9 +221,8 @@ impl Switch {
             }
         }
         if floats {
-            let before = self.snapshot().clone();
-            let snapshot = self.topology.commit();
-            if let Err(error) = self.hand_out(&before, &snapshot) {
+            self.topology.commit();
+            if let Err(error) = self.hand_out() {
                 tracing::error!(%error, "floating addresses of the old switch are not in use");
             }
         }

@@ -115,9 +115,8 @@ impl Switch {
         let floated = self.learn_floating(now);
         let asked = self.learn_link_local(now);
         if floated || asked {
-            let before = self.snapshot().clone();
-            let snapshot = self.topology.commit();
-            if let Err(error) = self.hand_out(&before, &snapshot) {
+            self.topology.commit();
+            if let Err(error) = self.hand_out() {
                 tracing::error!(%error, "addresses that vNICs asked for or announced are not in use");
             }
         }

@@ -107,8 +107,8 @@ impl Switch {
             self.announce(index, address);
         }
         if changed {
-            let after = self.topology.commit();
-            if let Err(error) = self.hand_out(&snapshot, &after) {
+            self.topology.commit();
+            if let Err(error) = self.hand_out() {
                 tracing::error!(%error, "workers do not know yet which uplink answers for which address");
             }
         }

@@ -271,6 +271,11 @@ impl Topology {
         std::iter::once(&self.current).chain(&self.unsettled).map(Arc::as_ref)
     }
 
+    /// The snapshot that every worker had last: an older one than that in force until a change is [settled](Self::settle).
+    pub fn settled(&self) -> &Arc<Snapshot> {
+        self.unsettled.first().unwrap_or(&self.current)
+    }
+
     /// True while not every worker is known to have the snapshot in force.
     pub fn is_unsettled(&self) -> bool {
         !self.unsettled.is_empty()

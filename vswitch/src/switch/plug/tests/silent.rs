@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use crossbeam::channel::Receiver;
+use pipelines::flow_key::Scope;
+use pipelines::rcft::QpKey;
 
 use super::*;
 use crate::config::{LocationConfig, VnicConfig};
@@ -79,6 +81,26 @@ fn start_with_uplink() -> (Switch, LocationConfig) {
         groups: Vec::new(),
     };
     (switch, location)
+}
+
+/// The worker has the change when it answers again, and what that forbids goes then.
+#[test]
+fn what_a_change_forbids_goes_when_the_last_worker_has_it() {
+    let (mut switch, location) = start_with_uplink();
+    switch.set_location(&location).unwrap();
+    let (vnic, now) = (switch.topology.vnic("late").unwrap().index, switch.pool.now());
+    let key = QpKey::new(Scope::Vnic(vnic), location.vip, wire::Qpn::truncated(7));
+    switch.rcft.shared().ledger.admit(vnic, key.words(), now.tick, now.ns, || true);
+    assert_eq!(switch.rcft.in_use(vnic), 1);
+    let stopped = stop_worker(&switch);
+    let removed = switch.remove_location(location.vni, location.vip);
+    assert!(is_stuck(&removed), "{removed:?}");
+    drop(stopped);
+    turn_until(&mut switch, "its queue pairs are out", |switch| {
+        switch.hurry();
+        switch.rcft.in_use(vnic) == 0
+    });
+    switch.stop();
 }
 
 #[test]
