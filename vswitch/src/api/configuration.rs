@@ -13,6 +13,7 @@ use super::service::service;
 use crate::config::{Config, Source, others};
 use crate::controller::Controller;
 use crate::state::files::read_text;
+use crate::switch::SwitchError;
 
 service! { Configuration {
     asks get_config(GetConfigRequest) -> GetConfigResponse: "reading the config",
@@ -81,8 +82,13 @@ fn load_config(
     controller: &mut Controller,
     request: v1::LoadConfigRequest,
 ) -> Result<v1::LoadConfigResponse, Problems> {
-    with_file(&request.file, |file| Ok(controller.switch.load_file(file)?))?;
-    controller.config_file = Some(request.file.into());
+    with_file(&request.file, |file| {
+        let loaded = controller.switch.load_file(file);
+        if loaded.as_ref().err().is_none_or(SwitchError::is_in_force) {
+            controller.config_file = Some(request.file.clone().into());
+        }
+        Ok(loaded?)
+    })?;
     Ok(v1::LoadConfigResponse { revision: controller.switch.changes().revision() })
 }
 

@@ -41,7 +41,11 @@ impl Switch {
     }
 
     /// Carries a change out. `bare` is the new config without its locations, which are asked only with
-    /// [`Extent::Everything`].
+    /// [`Extent::Everything`]. When all workers have the snapshot, the change is in force, and nothing of it fails any more: whoever
+    /// calls this writes down what has changed.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then the switch is as it was.
     pub(super) fn go_over(
         &mut self,
         new: &Config,
@@ -90,16 +94,25 @@ impl Switch {
         }
         self.ports.settle_mtus(&resized);
         self.baseline.forget(plan.gone(), difference.gone().into_iter().map(|name| name.as_str()));
-        let mode = start::mode(new.forward.mode);
         self.offload.switch(new.offload.enabled);
-        if mode != self.mode {
-            self.set_mode(mode)?;
-        }
+        self.tend_mode();
         if let Some(text) = short {
             tracing::warn!("{text}");
             self.events.add("buffers", text, json!({ "size": self.mempool.capacity() }));
         }
-        self.carry_out(&plan, missing)
+        self.carry_out(&plan, missing);
+        Ok(())
+    }
+
+    /// Has the workers do with packets what the config says, where one did not take that yet.
+    pub(super) fn tend_mode(&mut self) {
+        let mode = start::mode(self.config.forward.mode);
+        if mode != self.mode
+            && !self.pool.has_silent()
+            && let Err(error) = self.set_mode(mode)
+        {
+            tracing::warn!(%error, "a worker does not know the forwarding mode yet");
+        }
     }
 
     /// Whether the pool is too small for the ports of a change and those that stay, where it was not before.

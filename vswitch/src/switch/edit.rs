@@ -81,8 +81,8 @@ impl Switch {
             self.owners.keep_only(&self.config());
             made.into_iter().for_each(|(object, owner)| self.owners.set(object, owner));
             self.tell_left_out(&left_out);
-            self.tell_since(before)?;
-            return self.save_whole();
+            let told = self.tell_since(before);
+            return self.save_whole().and(told);
         }
         // Those of a VPC go with it.
         let mut ended: Vec<LocationConfig> =
@@ -171,8 +171,8 @@ impl Switch {
         self.owners.keep_only(&self.config());
         self.owners.leave_to(&file);
         self.file = Some(Arc::new(file));
-        self.tell_since(before)?;
-        self.save_whole()
+        let told = self.tell_since(before);
+        self.save_whole().and(told)
     }
 
     /// Places a destination behind a VTEP, or moves it there; it keeps its owner.

@@ -166,6 +166,13 @@ pub enum PortsError {
     Worker(#[from] WorkerError),
 }
 
+impl SwitchError {
+    /// True where the change was made all the same, and would not outlive the process.
+    pub fn is_in_force(&self) -> bool {
+        matches!(self, Self::NotSaved(_))
+    }
+}
+
 impl PortsError {
     /// True when what the port stands for is not there now and may come.
     pub fn is_absence(&self) -> bool {

@@ -161,18 +161,19 @@ impl Switch {
         Ok(())
     }
 
-    /// The second half, when every worker has the new snapshot: polls what came, and lets go what went.
-    pub(super) fn carry_out(&mut self, plan: &PortChanges, missing: Missing) -> Result<(), SwitchError> {
-        self.poll_fresh()?;
-        for name in &plan.last {
-            self.let_go(name)?;
+    /// The second half, when every worker has the new snapshot: polls what came, and lets go what went. The change is in force, so what
+    /// a worker does not do of it holds nothing up: [`tend_ports`](Self::tend_ports) goes on with it.
+    pub(super) fn carry_out(&mut self, plan: &PortChanges, missing: Missing) {
+        let polled = self.poll_fresh();
+        let gone = plan.last.iter().map(|name| self.let_go(name)).fold(polled, Result::and);
+        let is_left_alone = plan.added.is_empty() && plan.first.is_empty() && plan.last.is_empty();
+        let waited = match self.ahead.leaves_closing() || is_left_alone {
+            true => Ok(()),
+            false => self.await_ports(missing.grace(), &|_| Missing::Tolerated),
+        };
+        if let Err(error) = gone.and(waited) {
+            tracing::warn!(%error, "a change is in force, and not all of its ports have come or gone yet");
         }
-        if self.ahead.leaves_closing()
-            || plan.added.is_empty() && plan.first.is_empty() && plan.last.is_empty()
-        {
-            return Ok(());
-        }
-        self.await_ports(missing.grace(), &|_| Missing::Tolerated)
     }
 
     /// After a change that failed: the ports of before, also where a worker does not answer. What of it can be done is done, whatever

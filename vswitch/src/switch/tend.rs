@@ -34,6 +34,7 @@ impl Switch {
     /// One turn. Called every [`super::TEND_EVERY_MS`].
     pub fn tend(&mut self, now: Instant) {
         self.tend_ports(now);
+        self.tend_mode();
         self.tend_network(now);
         self.tend_state(now);
         self.changes.tell_ports(self.ports.generation());

@@ -1,5 +1,6 @@
 //! Ports that come and go while a worker is silent: none is lost, and what is in force is what is written down.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use crossbeam::channel::Receiver;
@@ -8,6 +9,7 @@ use pipelines::rcft::QpKey;
 
 use super::*;
 use crate::config::{LocationConfig, VnicConfig};
+use crate::state;
 use crate::switch::testing::{silence, stop_worker};
 
 const GOOD: &str = "{ kind = \"ring\", name = \"room\" }";
@@ -118,5 +120,63 @@ fn a_vnic_that_a_worker_does_not_take_is_nowhere() {
     turn_until(&mut switch, "all workers are told", |switch| !switch.topology.is_unsettled());
     assert!(switch.ports.index("more").is_none());
     switch.set_location(&location).unwrap();
+    switch.stop();
+}
+
+/// The name of a state file, which is removed with what is beside it.
+struct State(PathBuf);
+
+impl State {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("vswitch-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder.join("state"))
+    }
+
+    /// The names of the vNICs that a start would find.
+    fn vnics(&self) -> Vec<String> {
+        let (config, _) = state::restore(Config::default(), None, &self.0).unwrap();
+        config.vnics.iter().map(|vnic| vnic.name.to_string()).collect()
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.0.parent().unwrap());
+    }
+}
+
+#[test]
+fn a_vnic_is_gone_from_what_is_saved_though_a_worker_does_not_give_its_port_back() {
+    let state = State::new("silent");
+    let mut switch = start();
+    switch.set_state_file(Some(&state.0), None);
+    switch
+        .edit(|config| {
+            config.vpcs[0].flood = true;
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(state.vnics(), ["late"]);
+    let (revision, next) = (switch.changes().revision(), twin(&switch, "next"));
+    let stopped = silent_at_removal(&mut switch);
+    let removed = switch.edit(|config| {
+        config.vnics.clear();
+        Ok(())
+    });
+    assert_eq!(state.vnics(), [""; 0], "{removed:?}");
+    assert_eq!(switch.changes().revision(), revision + 1);
+    removed.unwrap();
+    assert!(switch.ports.is_departing("late"));
+    stopped.lock().unwrap().take().unwrap();
+    turn_until(&mut switch, "its port is closed", |switch| !switch.ports.is_departing("late"));
+    // Its address is free for another.
+    switch
+        .edit(|config| {
+            config.vnics.push_back(next);
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(state.vnics(), ["next"]);
     switch.stop();
 }
