@@ -250,6 +250,45 @@ fn runtime_reload_a_state_that_cannot_be_written_or_read_is_told() {
     assert!(!r.daemon.socket().exists(), "a switch that did not start leaves no socket");
 }
 
+/// The disk is full, and is freed: what came into force meanwhile is there after a restart.
+fn saved_when_it_can_be(asked_again: bool) {
+    let dir = tests::Workdir::new("unsaved");
+    let (control, state) = with_state(&dir);
+    let mut r = start(&control);
+    std::fs::create_dir(&state).unwrap();
+    for _ in 0..2 {
+        let error = r.daemon.try_ctl("vpc add green vni 300").unwrap_err();
+        assert!(error.contains("not saved"), "{error}");
+    }
+    std::fs::remove_dir(&state).unwrap();
+    if asked_again {
+        r.daemon.ctl("vpc add green vni 300");
+        r.daemon.process().signal("KILL");
+        r.daemon.process().wait(Duration::from_secs(10));
+    } else {
+        r.daemon.process().signal("TERM");
+        r.daemon.assert_clean_end();
+    }
+    r.daemon.restart(&r.lab.host);
+    assert!(r.daemon.ctl("show vpc").contains("green"));
+    for tenant in [&r.one, &r.two] {
+        tenant.plug(&r.lab.host);
+    }
+    traffic::ping(&r.one.netns, "10.0.0.2", 56, 3);
+    r.daemon.settled();
+    r.daemon.stop();
+}
+
+#[test]
+fn runtime_reload_a_change_that_could_not_be_saved_is_saved_when_it_is_asked_for_again() {
+    saved_when_it_can_be(true);
+}
+
+#[test]
+fn runtime_reload_a_change_that_could_not_be_saved_is_saved_at_the_end() {
+    saved_when_it_can_be(false);
+}
+
 #[test]
 fn runtime_reload_a_saved_config_loads_as_itself() {
     let mut r = start("");

@@ -166,3 +166,35 @@ impl Objects for Service {
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use vswitch_api::v1::object::Spec;
+
+    use super::super::owned::{assert_refused, controller};
+    use super::*;
+    use crate::state;
+
+    #[test]
+    fn a_change_that_could_not_be_saved_is_saved_when_it_is_asked_for_again() {
+        let folder = std::env::temp_dir().join(format!("vswitch-asked-{}", std::process::id()));
+        let file = folder.join("state");
+        let mut controller = controller();
+        controller.switch.set_state_file(Some(&file), None);
+        let mut ask = || {
+            let green = v1::Vpc { name: "green".into(), vni: Some(300), ..Default::default() };
+            let object = Some(v1::Object { spec: Some(Spec::Vpc(green)) });
+            let step = Step::create(v1::CreateRequest { object, ..Default::default() }).unwrap();
+            plan::carry_out(&mut controller.switch, vec![step], None, Missing::Refused)
+        };
+        for _ in 0..2 {
+            assert_refused(ask(), Code::DataLoss, "not saved");
+        }
+        std::fs::create_dir(&folder).unwrap();
+        ask().unwrap();
+        let (config, _) = state::restore(crate::config::Config::default(), None, &file).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(config.vpcs.iter().any(|vpc| vpc.name.as_str() == "green"));
+        controller.switch.stop();
+    }
+}

@@ -414,7 +414,7 @@ fn go_over(switch: &mut Switch, view: &View, plan: Plan, missing: Missing) -> Re
     };
     let same = !differs || config == *view.config && !made.iter().any(is_other);
     match (same, relocation.come.as_slice(), relocation.gone.as_slice()) {
-        (true, [], []) => Ok(()),
+        (true, [], []) => switch.save_what_is_not(),
         (true, [one], []) => {
             let made = made.get(&("location".to_owned(), location_id(one))).copied();
             match made {

@@ -17,6 +17,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
 
 use super::change::Change;
 use super::files::{remove_unfinished, unpredictable, write_whole};
@@ -25,6 +26,8 @@ use super::files::{remove_unfinished, unpredictable, write_whole};
 const NAMED: &str = "# What changed since is in: ";
 /// A journal is not worth a new state file before it has so many bytes.
 const LEAST: u64 = 1 << 20;
+/// Between two attempts to write the whole, after a fault.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// A journal that is written.
 #[derive(Debug)]
@@ -78,6 +81,8 @@ pub struct Saver {
     whole: u64,
     /// The state file is that of an earlier run.
     is_old: bool,
+    /// When it was last tried in vain: what there is may lack changes.
+    fault: Option<Instant>,
 }
 
 impl Saver {
@@ -91,12 +96,25 @@ impl Saver {
             outdated: Vec::new(),
             whole: 0,
             is_old: path.is_file(),
+            fault: None,
         }
     }
 
     /// The state file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// True while what is saved may lack changes: writing failed, and has not been made good since.
+    pub fn is_behind(&self) -> bool {
+        self.fault.is_some()
+    }
+
+    /// Something is in force that could not be handed in: the whole must be written.
+    pub fn fall_behind(&mut self) {
+        self.journal = None;
+        self.give_up_renewal();
+        self.fault = Some(Instant::now());
     }
 
     /// True when a change can be appended; otherwise the whole must be written.
@@ -113,6 +131,14 @@ impl Saver {
         self.journal = None;
         // One that is under way would take this one's place when it is done.
         self.finish();
+        let written = self.write_anew(config);
+        if written.is_err() {
+            self.fall_behind();
+        }
+        written
+    }
+
+    fn write_anew(&mut self, config: &str) -> io::Result<()> {
         let journal = self.new_journal()?;
         let written = write_state(&self.path, &journal.path, config);
         if written.is_err() {
@@ -150,8 +176,7 @@ impl Saver {
             result = result.and(renewal.journal.append(lines, wait));
         }
         if result.is_err() {
-            self.journal = None;
-            self.give_up_renewal();
+            self.fall_behind();
         }
         result
     }
@@ -166,10 +191,11 @@ impl Saver {
     }
 
     /// True when the whole should be written on a thread: after a start that found a state file, so that the first change need
-    /// not wait for it, and when the journal has become longer than what it spares.
-    pub fn is_due(&self) -> bool {
+    /// not wait for it, when the journal has become longer than what it spares, and every few seconds after a fault.
+    pub fn is_due(&self, now: Instant) -> bool {
         let journal = self.journal.as_ref().map_or(0, |journal| journal.bytes);
-        self.is_old || self.renewal.is_none() && journal > LEAST.max(self.whole)
+        let again = self.fault.is_some_and(|at| now.saturating_duration_since(at) >= AGAIN);
+        self.is_old || self.renewal.is_none() && (again || journal > LEAST.max(self.whole))
     }
 
     /// True while a new state file is under way.
@@ -186,12 +212,13 @@ impl Saver {
     /// Begins to write the whole anew, on a thread of its own; `text` makes what is written.
     ///
     /// # Errors
-    /// Why it cannot; then the next change writes the whole, and whoever makes it hears of a fault that lasts.
+    /// Why it cannot; then the next change writes the whole, and whoever makes it hears of a fault that lasts. It is due again after a
+    /// while.
     pub fn renew(&mut self, text: impl FnOnce() -> io::Result<String> + Send + 'static) -> io::Result<()> {
         self.is_old = false;
         let begun = self.begin(text);
         if begun.is_err() {
-            self.journal = None;
+            self.fall_behind();
         }
         begun
     }
@@ -230,7 +257,7 @@ impl Saver {
         match result {
             Ok(bytes) => self.whole = bytes,
             Err(error) => {
-                self.journal = None;
+                self.fall_behind();
                 return Err(error);
             }
         }
@@ -249,7 +276,7 @@ impl Saver {
         for other in journals(&self.path).into_iter().filter(|path| *path != journal.path) {
             let _ = std::fs::remove_file(other);
         }
-        self.journal = Some(journal);
+        (self.journal, self.fault) = (Some(journal), None);
     }
 }
 

@@ -94,7 +94,9 @@ pub enum SwitchError {
     #[error("{path}: {source}")]
     File { path: String, source: std::io::Error },
     /// A change was made, but would not outlive the process.
-    #[error("the change is in force but not saved: {0}; mend that, then make any change to save all of them")]
+    #[error(
+        "the change is in force but not saved: {0}; mend that: it is tried again every few seconds, and with the next change"
+    )]
     NotSaved(Box<SwitchError>),
     /// The config cannot be written.
     #[error("the config cannot be written as TOML: {0}")]

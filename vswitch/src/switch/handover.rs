@@ -27,8 +27,15 @@ const BESIDE: Duration = Duration::from_secs(30);
 const MOST_WAITING: usize = 1 << 16;
 
 impl Switch {
-    /// Why its ports cannot be handed over, if there is a reason.
+    /// Why it cannot be handed over, if there is a reason.
     pub fn is_bound(&self) -> Option<String> {
+        if let Some(saver) = self.saved.as_ref().filter(|saver| saver.is_behind()) {
+            return Some(format!(
+                "the last changes are in force but not saved in {}, so that the new process would be without them; see the log for why, mend \
+                 that, and try again after some seconds",
+                saver.path().display()
+            ));
+        }
         let passing = |spec: &PortSpec| matches!(spec, PortSpec::Tap(tap) if !tap.persist);
         let (name, _) = self.ports.all_wanted().find(|(_, wanted)| passing(&wanted.spec))?;
         Some(format!(

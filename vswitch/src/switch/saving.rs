@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::{Switch, SwitchError};
 use crate::config::{Config, Source};
 use crate::state::change::Change;
+use crate::state::journal::Saver;
 use crate::state::owners::Owners;
 
 /// When a change is saved.
@@ -67,10 +68,10 @@ impl Switch {
             return Ok(None);
         }
         let owners = self.owners.since(&self.saved_owners);
-        let change = change().map_err(|error| SwitchError::NotSaved(Box::new(error)))?;
+        let change = change().map_err(|error| self.not_saved(error))?;
         let change = Arc::new(change.and_owners(owners));
         let changed_hands = match self.changes.is_watched() {
-            true => self.changed_hands(&change)?,
+            true => self.changed_hands(&change).map_err(|error| self.not_saved(error))?,
             false => Vec::new(),
         };
         self.changes.tell(&change, changed_hands, self.ownership());
@@ -79,6 +80,23 @@ impl Switch {
             return Ok(None);
         }
         Ok(Some(change))
+    }
+
+    /// A change is in force, and the disk has not got it: nothing that is appended goes on from what there is.
+    fn not_saved(&mut self, error: SwitchError) -> SwitchError {
+        self.saved.iter_mut().for_each(Saver::fall_behind);
+        SwitchError::NotSaved(Box::new(error))
+    }
+
+    /// Somebody asks for what is so already: it is acknowledged when it is saved.
+    ///
+    /// # Errors
+    /// [`SwitchError::NotSaved`], as when it was made.
+    pub fn save_what_is_not(&mut self) -> Result<(), SwitchError> {
+        match self.saved.as_ref().is_some_and(Saver::is_behind) {
+            true => self.save_whole(),
+            false => Ok(()),
+        }
     }
 
     /// Saves the whole config: a change of a whole file, and one that comes before there is a journal to append to.
@@ -95,17 +113,24 @@ impl Switch {
             let path = saver.path().display().to_string();
             saver.write(&text).map_err(|source| SwitchError::File { path, source })
         });
-        if saved.is_ok() {
-            self.later.clear();
-            self.saved_owners = self.owners.clone();
+        match saved {
+            Ok(()) => {
+                self.later.clear();
+                self.saved_owners = self.owners.clone();
+                Ok(())
+            }
+            Err(error) => Err(self.not_saved(error)),
         }
-        saved.map_err(|error| SwitchError::NotSaved(Box::new(error)))
     }
 
     /// Nothing is saved any more after it: what waits is written, and what is under way is waited for.
     pub(super) fn end_state(&mut self) {
         let Some(saver) = &mut self.saved else { return };
-        if let Some(change) = self.later.change() {
+        if saver.is_behind() {
+            if let Err(error) = self.save_whole() {
+                tracing::error!(%error, "the last changes are lost with the end of this process");
+            }
+        } else if let Some(change) = self.later.change() {
             let written = match saver.can_append() {
                 true => saver.append(None, &change).map_err(|error| error.to_string()),
                 false => self.save_whole().map_err(|error| error.to_string()),
@@ -113,21 +138,21 @@ impl Switch {
             if let Err(error) = written {
                 tracing::warn!(error, "what other hosts said last is not saved; they say it again");
             }
-            self.later.clear();
         }
+        self.later.clear();
         if let Some(saver) = &mut self.saved {
             saver.finish();
         }
     }
 
-    /// Has the state file written when that is due, after a start that found one and when its journal has grown long; the writing is a
-    /// thread's of its own.
+    /// Has the state file written when that is due: after a start that found one, when its journal has grown long, and after a fault,
+    /// again and again; the writing is a thread's of its own.
     pub(super) fn tend_state(&mut self, now: Instant) {
         let Some(saver) = &mut self.saved else { return };
         if let Err(error) = saver.tend() {
-            tracing::warn!(file = %saver.path().display(), %error, "the state file was not written anew; the next change writes all of it");
+            tracing::warn!(file = %saver.path().display(), %error, "the state file was not written anew; it is tried again, and the next change writes all of it");
         }
-        let mut is_due = saver.is_due();
+        let mut is_due = saver.is_due(now);
         if self.later.is_due(now)
             && let Some(change) = self.later.change()
         {
@@ -157,7 +182,7 @@ impl Switch {
         };
         self.later.clear();
         if let Err(error) = saver.renew(text) {
-            tracing::warn!(file = %saver.path().display(), %error, "the state file cannot be written anew; the next change writes all of it");
+            tracing::warn!(file = %saver.path().display(), %error, "the state file cannot be written anew; it is tried again, and the next change writes all of it");
         }
     }
 }
@@ -167,3 +192,6 @@ fn with_file(mut text: String, file: Option<&Source>, owners: &Owners) -> String
     text.extend(file.map(Source::keep));
     text
 }
+
+#[cfg(test)]
+mod tests;

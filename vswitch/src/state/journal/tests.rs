@@ -122,16 +122,16 @@ fn a_new_state_file_under_way_loses_nothing_whenever_the_process_ends() {
 fn a_start_that_finds_a_state_file_writes_it_once_and_changes_are_appended() {
     let folder = Folder::new("begun");
     let mut saver = Saver::new(&folder.state());
-    assert!(!saver.is_due() && !saver.can_append(), "nothing was changed yet");
+    assert!(!saver.is_due(Instant::now()) && !saver.can_append(), "nothing was changed yet");
     saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
     let mut saver = Saver::new(&folder.state());
-    assert!(saver.is_due() && !saver.can_append());
+    assert!(saver.is_due(Instant::now()) && !saver.can_append());
     saver.renew(|| Ok(vpcs(1).to_toml().unwrap())).unwrap();
-    assert!(!saver.is_due());
+    assert!(!saver.is_due(Instant::now()));
     while saver.renewal.is_some() {
         saver.tend().unwrap();
     }
-    assert!(saver.can_append() && !saver.is_due());
+    assert!(saver.can_append() && !saver.is_due(Instant::now()));
     saver.append(None, &step(2)).unwrap();
     assert_eq!(folder.read(), vpcs(2));
     // A change that comes before it is there writes the whole, and what was under way does not take its place.
@@ -144,7 +144,7 @@ fn a_start_that_finds_a_state_file_writes_it_once_and_changes_are_appended() {
 }
 
 #[test]
-fn a_new_state_file_that_cannot_be_written_is_not_tried_for_ever() {
+fn a_new_state_file_that_cannot_be_written_is_tried_again_after_a_while() {
     let folder = Folder::new("failed");
     let mut saver = Saver::new(&folder.state());
     saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
@@ -155,8 +155,10 @@ fn a_new_state_file_that_cannot_be_written_is_not_tried_for_ever() {
         assert!(std::time::Instant::now() < until, "nobody was told");
     }
     assert_eq!(folder.read(), vpcs(2), "what was acknowledged is there");
-    assert!(!saver.can_append() && !saver.is_due());
+    assert!(!saver.can_append() && !saver.is_due(Instant::now()));
+    assert!(saver.is_due(Instant::now() + AGAIN), "after a while it is tried again");
     saver.write(&vpcs(3).to_toml().unwrap()).unwrap();
+    assert!(!saver.is_behind() && !saver.is_due(Instant::now() + AGAIN));
     assert_eq!((folder.read(), journals(&folder.state()).len()), (vpcs(3), 1));
 }
 

@@ -1,0 +1,88 @@
+//! What could not be saved. DPDK runs once per process, so each test wants a process of its own.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::*;
+use crate::state;
+use crate::switch::testing;
+
+/// A folder that is not there yet.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("vswitch-{name}-{}", std::process::id())))
+    }
+
+    fn state(&self) -> PathBuf {
+        self.0.join("state")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A switch that saves to this file.
+fn start(state: &Path) -> Switch {
+    let mut switch = testing::start("[forward]\nauto-start = false\n[[vpc]]\nname = \"red\"\nvni = 100\n");
+    switch.set_state_file(Some(state), None);
+    switch
+}
+
+/// A change that cannot be saved, as there is no folder for the file.
+fn change_in_vain(switch: &mut Switch) {
+    let changed = switch.edit(|config| {
+        config.vpcs[0].flood = true;
+        Ok(())
+    });
+    assert!(matches!(changed, Err(SwitchError::NotSaved(_))), "{changed:?}");
+    assert!(switch.config.vpcs[0].flood, "it is in force");
+}
+
+/// Whether a start would find the change.
+fn is_saved(state: &Path) -> bool {
+    let (config, _) = state::restore(Config::default(), None, state).unwrap();
+    config.vpcs.first().is_some_and(|vpc| vpc.flood)
+}
+
+#[test]
+fn what_could_not_be_saved_is_saved_as_soon_as_it_can_be() {
+    let folder = Folder::new("again");
+    let mut switch = start(&folder.state());
+    change_in_vain(&mut switch);
+    std::fs::create_dir(&folder.0).unwrap();
+    let later = Instant::now() + Duration::from_secs(60);
+    let saved = (0..1000).find(|_| {
+        switch.tend_state(later);
+        std::thread::sleep(Duration::from_millis(5));
+        // What comes next is appended, as ever.
+        is_saved(&folder.state()) && switch.saved.as_ref().unwrap().can_append()
+    });
+    assert!(saved.is_some(), "nobody tries it again");
+    switch.stop();
+}
+
+#[test]
+fn what_could_not_be_saved_is_saved_at_the_end() {
+    let folder = Folder::new("end");
+    let mut switch = start(&folder.state());
+    change_in_vain(&mut switch);
+    std::fs::create_dir(&folder.0).unwrap();
+    switch.stop();
+    assert!(is_saved(&folder.state()));
+}
+
+/// A new process would be without it.
+#[test]
+fn a_switch_with_what_could_not_be_saved_is_not_handed_over() {
+    let folder = Folder::new("bound");
+    let mut switch = start(&folder.state());
+    assert_eq!(switch.is_bound(), None);
+    change_in_vain(&mut switch);
+    assert!(switch.is_bound().is_some_and(|why| why.contains("not saved")));
+    switch.stop();
+}
