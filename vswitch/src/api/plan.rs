@@ -123,9 +123,10 @@ impl Plan {
     /// Who made an object.
     fn owner(&self, view: &View, kind: Kind, id: &str) -> Owner {
         let made = self.made.get(&(kinds::section(kind), id.to_owned())).copied();
-        match owner(&view.owners, kind, id) {
-            Owner::File => Owner::File,
-            owner => made.unwrap_or(owner),
+        match (made, owner(&view.owners, kind, id)) {
+            // What the API makes in the place of something of the file is the file's.
+            (None | Some(Owner::Api), Owner::File) => Owner::File,
+            (made, owner) => made.unwrap_or(owner),
         }
     }
 

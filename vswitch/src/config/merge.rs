@@ -16,6 +16,7 @@ use toml::{Table, Value};
 
 use super::document::Document;
 use super::error::{ConfigError, ConfigErrors};
+use super::others::{Overlap, Whose};
 use super::{Config, path, validate};
 
 /// Sections that are lists of objects, with the keys that tell one from another.
@@ -113,7 +114,8 @@ impl Source {
 }
 
 /// The config of a file and of what was changed at run time. `before` is the file as it was last applied; without it,
-/// nothing is known to have been in it. What comes of both goes through `yields` before it is checked.
+/// nothing is known to have been in it. Of objects in the `overlap` of the file and of other hosts' it is known whose they are. What comes
+/// of both goes through `yields` before it is checked.
 ///
 /// # Errors
 /// What the file and the run time say differently of one object, or do not allow of each other, each with its place.
@@ -122,6 +124,7 @@ pub fn merge(
     before: Option<&Source>,
     file: &Source,
     occasion: Occasion,
+    overlap: &Overlap,
     yields: impl FnOnce(&mut Config),
 ) -> Result<Config, ConfigErrors> {
     let document = Document::parse(&file.text, &file.origin)?;
@@ -134,6 +137,7 @@ pub fn merge(
             None => None,
         },
         occasion,
+        overlap,
     };
     let mut merged = Table::new();
     let mut errors = Vec::new();
@@ -188,7 +192,7 @@ fn table(config: &Config, origin: &str) -> Result<Table, ConfigErrors> {
     Table::try_from(config).map_err(|error| fault(origin, format!("cannot be written as TOML: {error}")))
 }
 
-struct Merger {
+struct Merger<'o> {
     running: Table,
     /// What the file comes to, defaults included, and what it names.
     file: Table,
@@ -196,9 +200,10 @@ struct Merger {
     /// The same of the file as it was last applied.
     before: Option<(Table, Table)>,
     occasion: Occasion,
+    overlap: &'o Overlap,
 }
 
-impl Merger {
+impl Merger<'_> {
     fn section(&self, name: &str) -> Option<Value> {
         let empty = Table::new();
         let of = |table: &Table| table.get(name).and_then(Value::as_table).cloned().unwrap_or_default();
@@ -216,16 +221,22 @@ impl Merger {
         Some(Value::Table(merged))
     }
 
-    /// The objects within an object of both, and the keys of those that both say differently.
+    /// The objects within an object of both, which is called `outer`, and the keys of those that both say differently.
     fn inner(
         &self,
         [running, file, named, before, was]: [&Table; 5],
+        outer: &str,
         list: &str,
         key: Option<&str>,
     ) -> (Value, Vec<String>) {
         let id = |object: &Value| match key.and_then(|key| object.get(key)) {
             Some(told) => told.to_string(),
             None => object.to_string(),
+        };
+        // Rules are told by all that they say: those with one key say the same.
+        let whose = |object: &Value| {
+            let key = key.and_then(|key| object.get(key)).and_then(Value::as_str)?;
+            self.overlap.whose("route", &format!("{outer} {key}"))
         };
         let all = |table: &Table| table.get(list).and_then(Value::as_array).cloned().unwrap_or_default();
         let ids = |objects: &[Value]| objects.iter().map(id).collect::<HashSet<String>>();
@@ -245,9 +256,14 @@ impl Merger {
                 && !of_before.contains(&id)
                 && of_file.contains(&id)
                 && !file.contains(object)
+                && whose(object).is_none()
         });
         let at_odds = at_odds.map(id).collect();
-        (Value::Array(file.iter().cloned().chain(added.cloned()).collect()), at_odds)
+        let of_both = file.iter().map(|object| {
+            let stays = whose(object) == Some(Whose::Theirs);
+            running.iter().find(|now| stays && id(now) == id(object)).unwrap_or(object)
+        });
+        (Value::Array(of_both.chain(added).cloned().collect()), at_odds)
     }
 
     /// One table of both.
@@ -301,14 +317,22 @@ impl Merger {
         for (at, (id, object)) in file.iter().enumerate() {
             let names = named.get(at).copied().unwrap_or(&empty);
             let was = before.get(id.as_str()).copied();
+            let whose = self.overlap.whose(name, id);
             match running_by_id.get(id.as_str()) {
-                Some(now) if self.before.is_some() && was.is_none() && now != object => differs(at, id),
+                Some(now) if whose.is_none() && self.before.is_some() && was.is_none() && now != object => {
+                    differs(at, id);
+                }
                 Some(now) => {
                     let was = was.flatten().unwrap_or(&empty);
-                    let mut both = self.keys(now, object, names, was);
+                    let mut both = match whose {
+                        None => self.keys(now, object, names, was),
+                        Some(Whose::Theirs) => (*now).clone(),
+                        Some(Whose::Files) => (*object).clone(),
+                    };
                     let before = before_by_id.get(id.as_str()).copied().unwrap_or(&empty);
                     for (_, inner, key) in INNER.iter().filter(|(list, ..)| *list == name) {
-                        let (of_both, at_odds) = self.inner([now, object, names, before, was], inner, *key);
+                        let (of_both, at_odds) =
+                            self.inner([now, object, names, before, was], id, inner, *key);
                         at_odds.iter().for_each(|key| differs(at, &format!("{id} {inner} {key}")));
                         both.insert((*inner).to_owned(), of_both);
                     }
@@ -372,13 +396,20 @@ mod tests {
         let before = source(&format!("{FILE}[[vpc]]\nname = \"old\"\nvni = 9\n"));
         let now = running(&format!("[[vpc]]\nname = \"old\"\nvni = 9\n{green}"));
         let file = source(&format!("{FILE}[[vpc]]\nname = \"new\"\nvni = 8\n"));
-        let merged = merge(&now, Some(&before), &file, Occasion::Reload, |_| ()).unwrap();
+        let merged =
+            merge(&now, Some(&before), &file, Occasion::Reload, &Overlap::default(), |_| ()).unwrap();
         assert_eq!(names(&merged), ["red", "new", "green"]);
         // Again, with the file that is now the one of before: nothing changes.
-        assert_eq!(merge(&merged, Some(&file), &file, Occasion::Reload, |_| ()).unwrap(), merged);
-        assert_eq!(merge(&merged, Some(&file), &file, Occasion::Restart, |_| ()).unwrap(), merged);
+        assert_eq!(
+            merge(&merged, Some(&file), &file, Occasion::Reload, &Overlap::default(), |_| ()).unwrap(),
+            merged
+        );
+        assert_eq!(
+            merge(&merged, Some(&file), &file, Occasion::Restart, &Overlap::default(), |_| ()).unwrap(),
+            merged
+        );
         // Nothing is known of before: nothing goes.
-        let merged = merge(&now, None, &file, Occasion::Reload, |_| ()).unwrap();
+        let merged = merge(&now, None, &file, Occasion::Reload, &Overlap::default(), |_| ()).unwrap();
         assert_eq!(names(&merged), ["red", "new", "old", "green"]);
     }
 
@@ -390,16 +421,17 @@ mod tests {
         now.vpcs[0].flood = true;
         let file = source(&format!("[offload]\nhot-packets = 20\n{FILE}"));
         for occasion in [Occasion::Reload, Occasion::Restart] {
-            let merged = merge(&now, Some(&before), &file, occasion, |_| ()).unwrap();
+            let merged = merge(&now, Some(&before), &file, occasion, &Overlap::default(), |_| ()).unwrap();
             assert_eq!(merged.offload.hot_packets, file.config.offload.hot_packets);
             assert_eq!(merged.offload.enabled, now.offload.enabled, "the file does not name it");
             assert!(merged.vpcs[0].flood, "nor this");
         }
         // A state of nobody knows which file: the file wins all the same.
-        let merged = merge(&now, None, &file, Occasion::Restart, |_| ()).unwrap();
+        let merged = merge(&now, None, &file, Occasion::Restart, &Overlap::default(), |_| ()).unwrap();
         assert_eq!(merged.offload.hot_packets, file.config.offload.hot_packets);
         // Named no more: the default again.
-        let merged = merge(&now, Some(&before), &source(FILE), Occasion::Reload, |_| ()).unwrap();
+        let merged =
+            merge(&now, Some(&before), &source(FILE), Occasion::Reload, &Overlap::default(), |_| ()).unwrap();
         assert_eq!(merged.offload.hot_packets, Config::default().offload.hot_packets);
     }
 
@@ -407,9 +439,9 @@ mod tests {
     fn repair_a_removal_at_run_time_outlives_a_restart_but_not_a_reload() {
         let file = source(FILE);
         let now = Config::default();
-        let back = merge(&now, Some(&file), &file, Occasion::Reload, |_| ()).unwrap();
+        let back = merge(&now, Some(&file), &file, Occasion::Reload, &Overlap::default(), |_| ()).unwrap();
         assert_eq!(names(&back), ["red"]);
-        let gone = merge(&now, Some(&file), &file, Occasion::Restart, |_| ()).unwrap();
+        let gone = merge(&now, Some(&file), &file, Occasion::Restart, &Overlap::default(), |_| ()).unwrap();
         assert_eq!(gone, now);
     }
 
@@ -419,19 +451,26 @@ mod tests {
         let now = running("[[vpc]]\nname = \"green\"\nvni = 3\n");
         // The same name, otherwise.
         let file = source(&format!("{FILE}[[vpc]]\nname = \"green\"\nvni = 4\n"));
-        let error = merge(&now, Some(&before), &file, Occasion::Reload, |_| ()).unwrap_err().to_string();
+        let error = merge(&now, Some(&before), &file, Occasion::Reload, &Overlap::default(), |_| ())
+            .unwrap_err()
+            .to_string();
         for word in ["f.toml:7", "vpc green", "run time"] {
             assert!(error.contains(word), "'{word}' is missing: {error}");
         }
         // The same VNI under another name.
         let file = source(&format!("{FILE}[[vpc]]\nname = \"violet\"\nvni = 3\n"));
-        let error = merge(&now, Some(&before), &file, Occasion::Reload, |_| ()).unwrap_err().to_string();
+        let error = merge(&now, Some(&before), &file, Occasion::Reload, &Overlap::default(), |_| ())
+            .unwrap_err()
+            .to_string();
         for word in ["green", "violet", "line ", "run time"] {
             assert!(error.contains(word), "'{word}' is missing: {error}");
         }
         // The same in both: it is the file's from now on.
         let file = source(&format!("{FILE}[[vpc]]\nname = \"green\"\nvni = 3\n"));
-        assert_eq!(merge(&now, Some(&before), &file, Occasion::Reload, |_| ()).unwrap(), now);
+        assert_eq!(
+            merge(&now, Some(&before), &file, Occasion::Reload, &Overlap::default(), |_| ()).unwrap(),
+            now
+        );
     }
 
     #[test]

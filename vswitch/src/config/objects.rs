@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use wire::Vni;
 
 use super::document::Document;
-use super::merge::Source;
+use super::merge::{self, LISTS, Source};
 use super::{Config, LocationConfig, SecurityGroupConfig, SecurityRule, SubnetConfig, VpcConfig, VpcRoute};
 
 /// An object: its section of the config, or `route` or `rule` for one inside of another, and what tells it from others there.
@@ -148,6 +148,40 @@ pub fn tables(
     finder.look("location", &config.locations, location_id)?;
     finder.look("port", &config.ports, |port| port.name.to_string())?;
     Ok(finder.found)
+}
+
+/// What some objects are, without the objects inside of them, which are told by themselves.
+///
+/// # Errors
+/// When one cannot be written as TOML.
+pub fn told(
+    config: &Config,
+    wanted: &HashSet<ObjectId>,
+) -> Result<HashMap<ObjectId, Table>, toml::ser::Error> {
+    let mut told = HashMap::new();
+    for (section, mut table) in tables(config, wanted)? {
+        let keys = LISTS.iter().find(|(list, _)| *list == section).map_or(&[][..], |(_, keys)| *keys);
+        let id = merge::id(&table, keys);
+        ["routes", "rules"].into_iter().for_each(|inside| drop(table.remove(inside)));
+        told.insert((section.to_owned(), id), table);
+    }
+    for vpc in &config.vpcs {
+        for route in &vpc.routes {
+            let object = ("route".to_owned(), route_id(vpc, route));
+            if wanted.contains(&object) {
+                told.insert(object, Table::try_from(route)?);
+            }
+        }
+    }
+    for group in &config.security_groups {
+        for rule in &group.rules {
+            let object = ("rule".to_owned(), rule_id(group, rule));
+            if wanted.contains(&object) {
+                told.insert(object, Table::try_from(rule)?);
+            }
+        }
+    }
+    Ok(told)
 }
 
 impl Source {

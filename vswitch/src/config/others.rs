@@ -1,14 +1,17 @@
 //! What neither the config file nor the API made, such as vNICs of pods, and files: no file has it, and none changes it.
 //!
-//! A file that names such an object is refused, for the object would have two owners. A file that is loaded leaves it where it is, and
-//! one that is written does not have it: whoever made it makes it again where it is wanted, and would not know it as the file's.
+//! A file that names such an object of this host is refused, for the object would have two owners. What other hosts say is never a reason
+//! to refuse a file, since they may say anything at any time: an object that the file named, that went, and that another host brought
+//! since, stays that host's until the file says something new of it; what the file says anew is the file's. A file that is loaded leaves
+//! what others own where it is, and one that is written does not have it: whoever made it makes it again where it is wanted, and would
+//! not know it as the file's.
 
 use std::collections::HashSet;
 
 use super::document::Document;
 use super::error::{ConfigError, ConfigErrors};
 use super::merge::Source;
-use super::objects;
+use super::objects::{self, ObjectId};
 use super::{Config, SecurityGroupConfig, VpcConfig, path, validate};
 use crate::state::owners::{Owner, Owners};
 
@@ -20,28 +23,75 @@ pub struct Kept {
     pub left_out: Vec<(Owner, usize)>,
 }
 
-/// Refuses a file that names objects which neither it nor the API made.
-///
-/// # Errors
-/// Each of them, with its place and with who made it.
-pub fn refuse_others(file: &Source, owners: &Owners) -> Result<(), ConfigErrors> {
-    let collisions = owners.iter().filter(|((section, id), _)| file.names(section, id));
-    let errors: Vec<ConfigError> = collisions
-        .map(|((section, id), owner)| {
-            let message = format!(
-                "{section} {id} was made at run time by {} (owner {owner}); take it out of the file, \
-                 or have it taken away there first",
-                owner.who()
-            );
-            ConfigError {
-                origin: file.place_of(section, id),
-                place: None,
-                path: path::of(section, id),
-                message,
-            }
-        })
-        .collect();
-    if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
+/// Whose an object is that a file names and another host brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The other host's: the file says of it what it said before that.
+    Theirs,
+    /// The file's from now on.
+    Files,
+}
+
+/// Objects that a file names and other hosts brought.
+#[derive(Debug, Default)]
+pub struct Overlap {
+    /// Those that stay the other hosts'.
+    pub stay: HashSet<ObjectId>,
+    /// Those that are the file's from now on.
+    passed: HashSet<ObjectId>,
+}
+
+impl Overlap {
+    /// That of a file, which last said what `before` says, and of what neither it nor the API made.
+    ///
+    /// # Errors
+    /// Each object of this host that the file names, with its place and with who made it: such a file is refused.
+    pub fn of(file: &Source, before: Option<&Source>, owners: &Owners) -> Result<Self, ConfigErrors> {
+        let named = owners.iter().filter(|((section, id), _)| file.names(section, id));
+        let is_heard = |owner: Owner| matches!(owner, Owner::Etcd | Owner::Evpn);
+        let (heard, collisions): (Vec<_>, Vec<_>) = named.partition(|(_, owner)| is_heard(*owner));
+        let errors: Vec<ConfigError> = collisions
+            .into_iter()
+            .map(|((section, id), owner)| {
+                let message = format!(
+                    "{section} {id} was made at run time by {} (owner {owner}); take it out of the file, \
+                     or have it taken away there first",
+                    owner.who()
+                );
+                ConfigError {
+                    origin: file.place_of(section, id),
+                    place: None,
+                    path: path::of(section, id),
+                    message,
+                }
+            })
+            .collect();
+        if !errors.is_empty() {
+            return Err(ConfigErrors(errors));
+        }
+        let heard: HashSet<ObjectId> = heard.into_iter().map(|(object, _)| object.clone()).collect();
+        if heard.is_empty() {
+            return Ok(Self::default());
+        }
+        // What cannot be written is news.
+        let says = |file: &Source| objects::told(&file.config, &heard).unwrap_or_default();
+        let (now, said) = (says(file), before.map(says).unwrap_or_default());
+        let is_news = |object: &ObjectId| said.get(object).is_none_or(|said| now.get(object) != Some(said));
+        let (passed, stay) = heard.into_iter().partition(is_news);
+        Ok(Self { stay, passed })
+    }
+
+    /// Whose an object is, if it is one of these.
+    pub fn whose(&self, section: &str, id: &str) -> Option<Whose> {
+        if self.stay.is_empty() && self.passed.is_empty() {
+            return None;
+        }
+        let object = (section.to_owned(), id.to_owned());
+        match self.stay.contains(&object) {
+            true => Some(Whose::Theirs),
+            false => self.passed.contains(&object).then_some(Whose::Files),
+        }
+    }
 }
 
 /// What loading a file makes of a config that runs: what the file says, with what others own beside it. That goes through `yields`
@@ -53,22 +103,22 @@ pub fn load(
     running: &Config,
     file: &Source,
     owners: &Owners,
+    overlap: &Overlap,
     yields: impl FnOnce(&mut Config),
 ) -> Result<Config, ConfigErrors> {
-    refuse_others(file, owners)?;
     let mut loaded = file.config.clone();
     if owners.iter().next().is_none() {
         return Ok(loaded);
     }
     let is_others = |section: &str, id: &str| owners.is_others(section, id);
+    let others = Others { owners, overlap };
     let mut errors = Vec::new();
-    extend(&mut loaded.uplinks, &running.uplinks, |uplink| is_others("uplink", &uplink.name));
-    extend(&mut loaded.subnets, &running.subnets, |subnet| is_others("subnet", &objects::subnet_id(subnet)));
-    extend(&mut loaded.trunks, &running.trunks, |trunk| is_others("trunk", &trunk.name));
-    extend(&mut loaded.locations, &running.locations, |location| {
-        is_others("location", &objects::location_id(location))
-    });
-    extend(&mut loaded.ports, &running.ports, |port| is_others("port", &port.name));
+    others.bring("uplink", &mut loaded.uplinks, &running.uplinks, |uplink| uplink.name.to_string());
+    others.bring("subnet", &mut loaded.subnets, &running.subnets, objects::subnet_id);
+    others.bring("trunk", &mut loaded.trunks, &running.trunks, |trunk| trunk.name.to_string());
+    others.bring("location", &mut loaded.locations, &running.locations, objects::location_id);
+    others.bring("port", &mut loaded.ports, &running.ports, |port| port.name.to_string());
+    // The file names none of them.
     let vnics = running.vnics.iter().filter(|vnic| is_others("vnic", &vnic.name));
     loaded.vnics.extend(vnics.cloned());
     let mut homeless = |section: &str, id: &str, of: &str| {
@@ -89,7 +139,12 @@ pub fn load(
         let mut routes = vpc.routes.clone();
         routes.retain(|route| is_others("route", &id(route)));
         match loaded.vpcs.iter_mut().find(|known| known.name == vpc.name) {
-            Some(known) => known.routes.extend(routes),
+            Some(known) => {
+                if overlap.whose("vpc", &vpc.name) == Some(Whose::Theirs) {
+                    *known = VpcConfig { routes: std::mem::take(&mut known.routes), ..vpc.clone() };
+                }
+                others.bring("route", &mut known.routes, &routes, id);
+            }
             None if is_others("vpc", &vpc.name) => loaded.vpcs.push(VpcConfig { routes, ..vpc.clone() }),
             None => {
                 routes.iter().for_each(|route| homeless("route", &id(route), &format!("VPC {}", vpc.name)))
@@ -101,7 +156,13 @@ pub fn load(
         let mut rules = group.rules.clone();
         rules.retain(|rule| is_others("rule", &id(rule)));
         match loaded.security_groups.iter_mut().find(|known| known.name == group.name) {
-            Some(known) => known.rules.extend(rules),
+            Some(known) => {
+                if overlap.whose("security-group", &group.name) == Some(Whose::Theirs) {
+                    let rules = std::mem::take(&mut known.rules);
+                    *known = SecurityGroupConfig { rules, ..group.clone() };
+                }
+                others.bring("rule", &mut known.rules, &rules, id);
+            }
             None if is_others("security-group", &group.name) => {
                 loaded.security_groups.push(SecurityGroupConfig { rules, ..group.clone() });
             }
@@ -133,8 +194,30 @@ pub fn load(
     Ok(loaded)
 }
 
-fn extend<T: Clone>(list: &mut Vec<T>, running: &[T], is_others: impl Fn(&T) -> bool) {
-    list.extend(running.iter().filter(|object| is_others(object)).cloned());
+/// What others own, and a file that is loaded.
+struct Others<'o> {
+    owners: &'o Owners,
+    overlap: &'o Overlap,
+}
+
+impl Others<'_> {
+    /// Brings the objects of others that run into a list of the file, each by what tells it from others there.
+    fn bring<T: Clone>(&self, section: &str, list: &mut Vec<T>, running: &[T], id: impl Fn(&T) -> String) {
+        for object in running {
+            let own = id(object);
+            if !self.owners.is_others(section, &own) {
+                continue;
+            }
+            match self.overlap.whose(section, &own) {
+                None => list.push(object.clone()),
+                Some(Whose::Files) => {}
+                Some(Whose::Theirs) => {
+                    let known = list.iter_mut().find(|known| id(known) == own);
+                    known.into_iter().for_each(|known| known.clone_from(object));
+                }
+            }
+        }
+    }
 }
 
 /// What of a config a file is to have.
@@ -266,6 +349,11 @@ mod tests {
         (config, owners)
     }
 
+    /// A file that is loaded for the first time.
+    fn loaded(running: &Config, file: &Source, owners: &Owners) -> Result<Config, ConfigErrors> {
+        load(running, file, owners, &Overlap::of(file, None, owners)?, |_| ())
+    }
+
     #[test]
     fn ownership_of_others_is_left_out_of_a_file_and_stays_where_it_is_loaded() {
         let (config, owners) = running();
@@ -273,7 +361,7 @@ mod tests {
         assert_eq!(kept.words().as_deref(), Some("4 of owner etcd, 1 of owner evpn, 1 of owner cni"));
         let file = source(&kept.config.to_toml().unwrap());
         assert_eq!(file.config, kept.config);
-        assert_eq!(refuse_others(&file, &owners), Ok(()));
+        assert!(Overlap::of(&file, None, &owners).unwrap().stay.is_empty());
         for (section, id) in objects::ids(&file.config) {
             assert_eq!(owners.at_run_time(&section, &id), Owner::Api, "{section} {id}");
         }
@@ -288,21 +376,21 @@ mod tests {
         // Loaded again, everything is there; the route leads to the same station.
         let mut expected = config.clone();
         expected.lead_to_station(&config.vnics[1]);
-        let mut loaded = load(&config, &file, &owners, |_| ()).unwrap();
-        loaded.vpcs[0].routes.sort_by_key(|route| route.to);
+        let mut after = loaded(&config, &file, &owners).unwrap();
+        after.vpcs[0].routes.sort_by_key(|route| route.to);
         expected.vpcs[0].routes.sort_by_key(|route| route.to);
-        loaded.locations.sort_by_key(|location| location.vip);
+        after.locations.sort_by_key(|location| location.vip);
         expected.locations.sort_by_key(|location| location.vip);
-        assert_eq!(loaded, expected);
+        assert_eq!(after, expected);
         // What the API made goes with a file that does not have it.
-        let bare = load(&config, &source(FILE), &owners, |_| ());
+        let bare = loaded(&config, &source(FILE), &owners);
         let error = bare.unwrap_err().to_string();
         assert!(
             error.contains("security group web is not in the file") && error.contains("owner etcd"),
             "{error}"
         );
         let group = "[[security-group]]\nname = \"web\"\nvpc = \"red\"\n";
-        let bare = load(&config, &source(&format!("{FILE}{group}")), &owners, |_| ()).unwrap();
+        let bare = loaded(&config, &source(&format!("{FILE}{group}")), &owners).unwrap();
         assert_eq!((names(&bare), bare.ports.len(), bare.vpcs.len()), (vec!["pod".into()], 0, 2));
         assert_eq!((bare.vpcs[0].routes.len(), bare.security_groups[0].rules.len()), (1, 1));
     }
@@ -325,7 +413,7 @@ mod tests {
                 vec!["VIP 10.0.0.3", "vnic mine", "made at run time by others"],
             ),
         ] {
-            let error = load(&config, &source(&text), &owners, |_| ()).unwrap_err().to_string();
+            let error = loaded(&config, &source(&text), &owners).unwrap_err().to_string();
             for word in words {
                 assert!(error.contains(word), "{word:?} is not in: {error}");
             }
@@ -342,6 +430,6 @@ mod tests {
         let (config, _) = running();
         let kept = leave_out(config.clone(), &Owners::default()).unwrap();
         assert_eq!((&kept.config, kept.words()), (&config, None));
-        assert_eq!(load(&config, &source(FILE), &Owners::default(), |_| ()).unwrap(), source(FILE).config);
+        assert_eq!(loaded(&config, &source(FILE), &Owners::default()).unwrap(), source(FILE).config);
     }
 }

@@ -19,7 +19,7 @@ use anyhow::Context;
 
 use self::owners::Owners;
 use crate::config::merge::{Occasion, Source, merge};
-use crate::config::others::refuse_others;
+use crate::config::others::Overlap;
 use crate::config::{Config, Document, validate};
 use crate::topology::give_way;
 
@@ -46,16 +46,11 @@ pub fn restore(config: Config, file: Option<&Source>, path: &Path) -> anyhow::Re
              after a downgrade start the newer version again"
         )
     })?;
-    let owners = Owners::kept_in(&text, &changes);
-    let yields = |config: &mut Config| {
-        for left_out in give_way(config, &owners) {
-            tracing::warn!("what another host said is left out until it says so again: {left_out}");
-        }
-    };
+    let mut owners = Owners::kept_in(&text, &changes);
     let invalid =
         || format!("the state file {shown} is not valid; mend it, or remove it to start from the config");
     let mut saved = Document::read(&whole, &shown).with_context(invalid)?;
-    yields(&mut saved.config);
+    leave_out(&mut saved.config, &owners);
     validate::all(&saved.config, &saved.places).with_context(invalid)?;
     let saved = saved.config;
     tracing::info!(file = shown, "networks restored from the state file; remove it to start from the config");
@@ -63,11 +58,20 @@ pub fn restore(config: Config, file: Option<&Source>, path: &Path) -> anyhow::Re
         let Config { eal, workers, forward, api, control, .. } = config;
         return Ok((Config { eal, workers, forward, api, control, ..saved }, owners));
     };
-    let merged = refuse_others(file, &owners)
-        .and_then(|()| merge(&saved, Source::kept_in(&text).as_ref(), file, Occasion::Restart, yields));
-    let merged =
-        merged.with_context(|| format!("the config and the state file {shown} do not go together"))?;
-    Ok((merged, owners))
+    let at_odds = || format!("the config and the state file {shown} do not go together");
+    let before = Source::kept_in(&text);
+    let overlap = Overlap::of(file, before.as_ref(), &owners).with_context(at_odds)?;
+    owners.leave_to(file, &overlap);
+    let yields = |config: &mut Config| leave_out(config, &owners);
+    let merged = merge(&saved, before.as_ref(), file, Occasion::Restart, &overlap, yields);
+    Ok((merged.with_context(at_odds)?, owners))
+}
+
+/// Leaves out what other hosts said and cannot be any more.
+fn leave_out(config: &mut Config, owners: &Owners) {
+    for left_out in give_way(config, owners) {
+        tracing::warn!("what another host said is left out until it says so again: {left_out}");
+    }
 }
 
 /// The text of a state file, if there is one; that its journal is not there is told.
@@ -138,13 +142,18 @@ port = { kind = "null" }
 
     /// What a start makes of a file, after a switch that ended with `FILE` and locations of an owner.
     fn started(file: &str, owner: Owner) -> anyhow::Result<(Config, Owners)> {
+        started_after(FILE, file, owner)
+    }
+
+    /// The same, where the file of before said this.
+    fn started_after(before: &str, file: &str, owner: Owner) -> anyhow::Result<(Config, Owners)> {
         let path = std::env::temp_dir().join(format!("state-{}", std::process::id()));
         let mut owners = Owners::default();
         for vip in [7, 9] {
             owners.set(("location".to_owned(), format!("100 10.0.0.{vip}")), owner);
         }
         let whole = source(&format!("{FILE}{LOCATIONS}")).config.to_toml().unwrap();
-        std::fs::write(&path, format!("{whole}{}{}", owners.keep(), source(FILE).keep())).unwrap();
+        std::fs::write(&path, format!("{whole}{}{}", owners.keep(), source(before).keep())).unwrap();
         let file = source(file);
         let restored = restore(file.config.clone(), Some(&file), &path);
         std::fs::remove_file(&path).unwrap();
@@ -184,5 +193,72 @@ port = { kind = "null" }
         // What the operator said has to be mended by the operator.
         let refused = started(&format!("{FILE}{VNIC}"), Owner::Api).unwrap_err();
         assert!(format!("{refused:#}").contains("do not go together"), "{refused:#}");
+    }
+
+    /// Another host can say any address at any time: no start fails on its account.
+    #[test]
+    fn a_start_is_not_refused_where_the_file_names_what_other_hosts_said() {
+        let named = |vtep: &str| {
+            format!(
+                "{FILE}[[location]]\nvni = 100\nvip = \"10.0.0.9\"\nmac = \"02:00:00:00:01:09\"\nvtep = \"{vtep}\"\n"
+            )
+        };
+        let noted = |owners: &Owners| owners.at_run_time("location", "100 10.0.0.9");
+        let vtep = |config: &Config| {
+            let location = config.locations.iter().find(|location| location.vip.to_string() == "10.0.0.9");
+            location.unwrap().vtep.to_string()
+        };
+        for owner in [Owner::Etcd, Owner::Evpn] {
+            // It says what it said, which had gone: the other host's stays.
+            let (config, owners) = started_after(&named("172.16.0.5"), &named("172.16.0.5"), owner).unwrap();
+            assert_eq!((vtep(&config).as_str(), noted(&owners)), ("172.16.0.2", owner));
+            // What is news is the file's.
+            for before in [FILE.to_owned(), named("172.16.0.5")] {
+                let (config, owners) = started_after(&before, &named("172.16.0.6"), owner).unwrap();
+                assert_eq!((vtep(&config).as_str(), noted(&owners)), ("172.16.0.6", Owner::Api));
+                assert_eq!(owners.at_run_time("location", "100 10.0.0.7"), owner);
+            }
+        }
+    }
+
+    #[test]
+    fn a_start_keeps_a_prefix_of_another_host_that_the_file_names_and_that_had_gone() {
+        let with = |target: &str| {
+            FILE.replace(
+                "vni = 100\n",
+                &format!("vni = 100\nroutes = [{{ to = \"10.9.0.0/16\", {target} }}]\n"),
+            )
+        };
+        let target = |config: &Config| config.vpcs[0].routes[0].target.clone();
+        let far = "vtep = \"172.16.0.2\", mac = \"02:00:00:00:09:01\"";
+        let running = source(&with(far)).config;
+        let mut owners = Owners::default();
+        owners.set(("route".into(), "red 10.9.0.0/16".into()), Owner::Evpn);
+        let path = std::env::temp_dir().join(format!("state-prefix-{}", std::process::id()));
+        let text = format!(
+            "{}{}{}",
+            running.to_toml().unwrap(),
+            owners.keep(),
+            source(&with("blackhole = true")).keep()
+        );
+        std::fs::write(&path, text).unwrap();
+        let start = |file: &str| {
+            let file = source(file);
+            restore(file.config.clone(), Some(&file), &path).unwrap()
+        };
+        let (config, owners) = start(&with("blackhole = true"));
+        assert_eq!(target(&config), target(&running));
+        assert_eq!(owners.iter().count(), 1);
+        // Something else of the VPC is news, which does not touch it.
+        let (config, owners) =
+            start(&with("blackhole = true").replace("[{", "[{ to = \"10.8.0.0/16\", blackhole = true }, {"));
+        assert_eq!((config.vpcs[0].routes.len(), owners.iter().count()), (2, 1));
+        assert_eq!(config.vpcs[0].routes[1].target, target(&running));
+        // This is.
+        let other = with("vtep = \"172.16.0.7\", mac = \"02:00:00:00:09:07\"");
+        let (config, owners) = start(&other);
+        assert_eq!(target(&config), target(&source(&other).config));
+        assert_eq!(owners.iter().count(), 0);
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! Who made the objects of the config: each one belongs to whoever made it, and nobody else changes it.
 //!
-//! What the config file names is the file's, and needs no note here. Everything else was made at run time: through the API or the
-//! console unless this says otherwise. The notes go with the objects: into the state file, as comments, and into its journal.
+//! What the config file names is the file's, and needs no note here, unless somebody else made it after it had gone. Everything else was
+//! made at run time: through the API or the console unless this says otherwise. The notes go with the objects: into the state file, as comments, and into its journal.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::change::Change;
 use crate::config::objects::{ObjectId, ids};
+use crate::config::others::Overlap;
 use crate::config::{Config, Source};
 
 /// In front of each note in the state file.
@@ -77,7 +78,7 @@ impl fmt::Display for Owner {
 pub struct Owners(OrdMap<ObjectId, Owner>);
 
 impl Owners {
-    /// Who made an object that is not the file's.
+    /// Who made an object, as far as it is noted: one of which nothing is noted is the API's where it is not the file's.
     pub fn at_run_time(&self, section: &str, id: &str) -> Owner {
         self.0.get(&(section.to_owned(), id.to_owned())).copied().unwrap_or(Owner::Api)
     }
@@ -109,9 +110,9 @@ impl Owners {
         }
     }
 
-    /// Forgets what a config file names: that is the file's.
-    pub fn leave_to(&mut self, file: &Source) {
-        self.retain(|(section, id)| !file.names(section, id));
+    /// Forgets what a config file names: that is the file's, but for what stays other hosts'.
+    pub fn leave_to(&mut self, file: &Source, overlap: &Overlap) {
+        self.retain(|object| overlap.stay.contains(object) || !file.names(&object.0, &object.1));
     }
 
     fn retain(&mut self, keeps: impl Fn(&ObjectId) -> bool) {

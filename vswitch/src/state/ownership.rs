@@ -18,11 +18,12 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// Who made an object: its section, or `route` or `rule`, and what tells it from others there.
+    /// Who made an object: its section, or `route` or `rule`, and what tells it from others there. What the file names is the file's,
+    /// unless that had gone, and somebody else made what is there now.
     pub fn of(&self, section: &str, id: &str) -> Owner {
-        match &self.file {
-            Some(file) if file.names(section, id) => Owner::File,
-            _ => self.at_run_time.at_run_time(section, id),
+        match self.at_run_time.at_run_time(section, id) {
+            Owner::Api if self.file.as_ref().is_some_and(|file| file.names(section, id)) => Owner::File,
+            owner => owner,
         }
     }
 

@@ -12,10 +12,10 @@ use super::saving::Saving;
 use super::{Missing, Switch, SwitchError};
 use crate::config::merge::{Occasion, Source, merge};
 use crate::config::objects::{ObjectId, location_id};
-use crate::config::others::{self, refuse_others};
+use crate::config::others::{self, Overlap};
 use crate::config::{Config, Difference, LocationConfig, Relocation};
 use crate::state::change::Change;
-use crate::state::owners::Owner;
+use crate::state::owners::{Owner, Owners};
 use crate::topology::{Extent, give_way, keeps_locations};
 
 impl Switch {
@@ -113,11 +113,10 @@ impl Switch {
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
     pub fn load_file(&mut self, file: Source) -> Result<(), SwitchError> {
         let mut left_out = Vec::new();
-        let yields = |config: &mut Config| left_out = give_way(config, &self.owners);
-        let config = others::load(&self.config(), &file, &self.owners, yields)?;
-        self.go_over_to_file(config, file)?;
-        self.tell_left_out(&left_out);
-        Ok(())
+        let (overlap, owners) = self.owners_with(&file)?;
+        let yields = |config: &mut Config| left_out = give_way(config, &owners);
+        let config = others::load(&self.config(), &file, &owners, &overlap, yields)?;
+        self.go_over_to_file(config, file, owners, &left_out)
     }
 
     /// Applies a config file again: what it names is as it says, what was made at run time stays.
@@ -125,11 +124,16 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
     pub fn reload_file(&mut self, file: Source) -> Result<(), SwitchError> {
-        let mut left_out = Vec::new();
-        let config = self.merged(&self.config(), &file, &mut left_out)?;
-        self.go_over_to_file(config, file)?;
-        self.tell_left_out(&left_out);
-        Ok(())
+        let (config, owners, left_out) = self.merged(&self.config(), &file)?;
+        self.go_over_to_file(config, file, owners, &left_out)
+    }
+
+    /// What a file names and other hosts brought, and who owns what when the file counts.
+    fn owners_with(&self, file: &Source) -> Result<(Overlap, Owners), SwitchError> {
+        let overlap = Overlap::of(file, self.file.as_deref(), &self.owners)?;
+        let mut owners = self.owners.clone();
+        owners.leave_to(file, &overlap);
+        Ok((overlap, owners))
     }
 
     /// Tells what other hosts said and cannot be any more.
@@ -150,27 +154,32 @@ impl Switch {
     /// [`SwitchError`] where the file and what was made at run time do not go together.
     pub fn difference_of_reload(&self, file: &Source) -> Result<Change, SwitchError> {
         let running = self.config();
-        Ok(Change::between(&running, &self.merged(&running, file, &mut Vec::new())?)?)
+        let (merged, ..) = self.merged(&running, file)?;
+        Ok(Change::between(&running, &merged)?)
     }
 
-    /// What a reload of a file makes of the running config.
-    fn merged(
-        &self,
-        running: &Config,
-        file: &Source,
-        left_out: &mut Vec<String>,
-    ) -> Result<Config, SwitchError> {
-        refuse_others(file, &self.owners)?;
-        let yields = |config: &mut Config| *left_out = give_way(config, &self.owners);
-        Ok(merge(running, self.file.as_deref(), file, Occasion::Reload, yields)?)
+    /// What a reload of a file makes of the running config, who owns what then, and what of other hosts' is left out.
+    fn merged(&self, running: &Config, file: &Source) -> Result<(Config, Owners, Vec<String>), SwitchError> {
+        let mut left_out = Vec::new();
+        let (overlap, owners) = self.owners_with(file)?;
+        let yields = |config: &mut Config| left_out = give_way(config, &owners);
+        let merged = merge(running, self.file.as_deref(), file, Occasion::Reload, &overlap, yields)?;
+        Ok((merged, owners, left_out))
     }
 
-    fn go_over_to_file(&mut self, config: Config, file: Source) -> Result<(), SwitchError> {
+    fn go_over_to_file(
+        &mut self,
+        config: Config,
+        file: Source,
+        owners: Owners,
+        left_out: &[String],
+    ) -> Result<(), SwitchError> {
         let before = self.before_a_change();
         self.apply(config, Missing::Awaited)?;
+        self.owners = owners;
         self.owners.keep_only(&self.config());
-        self.owners.leave_to(&file);
         self.file = Some(Arc::new(file));
+        self.tell_left_out(left_out);
         let told = self.tell_since(before);
         self.save_whole().and(told)
     }

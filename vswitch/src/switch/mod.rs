@@ -403,9 +403,6 @@ impl Switch {
     /// Who made what the running config began with, where it was neither the file nor the API.
     pub fn set_owners(&mut self, mut owners: Owners) {
         owners.keep_only(&self.config());
-        if let Some(file) = &self.file {
-            owners.leave_to(file);
-        }
         self.owners = owners.clone();
         self.saved_owners = owners;
     }

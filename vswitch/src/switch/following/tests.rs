@@ -14,11 +14,7 @@ const NETWORK: &str = "[forward]\nauto-start = false\n\
      [[vpc]]\nname = \"red\"\nvni = 100\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n";
 
 fn start() -> Switch {
-    testing::start(
-        "[forward]\nauto-start = false\n\
-         [[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"172.16.0.1/24\"]\n\
-         [[vpc]]\nname = \"red\"\nvni = 100\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n",
-    )
+    testing::start(NETWORK)
 }
 
 fn at(vip: &str, vtep: &str) -> LocationConfig {
@@ -80,5 +76,74 @@ fn a_location_of_a_pod_that_is_set_while_a_worker_stands_still_is_the_plugins() 
     assert!(matches!(switch.set_location_of(&location, Owner::Cni), Err(SwitchError::Worker(_))));
     assert_eq!(switch.owners.at_run_time("location", &location_id(&location)), Owner::Cni);
     drop(stopped);
+    switch.stop();
+}
+
+/// A config file with the network and locations.
+fn file(locations: &[&LocationConfig]) -> Source {
+    let mut text = testing::process(4095) + NETWORK;
+    for LocationConfig { vni, vip, mac, vtep, .. } in locations {
+        text += &format!("[[location]]\nvni = {vni}\nvip = \"{vip}\"\nmac = \"{mac}\"\nvtep = \"{vtep}\"\n");
+    }
+    Source::parse(&text, "f.toml").unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+/// A machine that the file places went from there, and another host says where it is: that host moves it and takes it back, and no file
+/// is refused on its account.
+#[test]
+fn etcd_what_the_file_named_and_has_gone_belongs_to_who_says_it_next() {
+    let [first, second, third] = ["172.16.0.2", "172.16.0.3", "172.16.0.4"].map(|vtep| at("10.0.0.9", vtep));
+    let (vni, vip) = (first.vni, first.vip);
+    let file_with_it = || file(&[&first]);
+    let mut switch = Switch::start(file_with_it().config).unwrap();
+    switch.set_config_file(Some(file_with_it()));
+    switch.set_owners(Owners::default());
+    let is = |switch: &Switch, location: &LocationConfig, owner: Owner| {
+        assert_eq!(switch.topology.location(vni, vip), Some(location));
+        assert_eq!(switch.ownership().of("location", &location_id(location)), owner);
+    };
+    let refused = switch.follow(Owner::Etcd, come(&second)).unwrap();
+    assert!(refused[0].why.contains("the config file"), "{refused:?}");
+    switch.remove_location(vni, vip).unwrap();
+    for place in [&second, &third] {
+        assert_eq!(switch.follow(Owner::Etcd, come(place)).unwrap(), []);
+        is(&switch, place, Owner::Etcd);
+    }
+    // The file says what it said.
+    switch.reload_file(file_with_it()).unwrap();
+    is(&switch, &third, Owner::Etcd);
+    switch.load_file(file_with_it()).unwrap();
+    is(&switch, &third, Owner::Etcd);
+    assert_eq!(switch.follow(Owner::Etcd, come(&second)).unwrap(), []);
+    is(&switch, &second, Owner::Etcd);
+    // What goes is gone, and the file's again with the next reload.
+    let gone = Heard { gone: vec![(vni, vip)], ..Heard::default() };
+    assert_eq!(switch.follow(Owner::Etcd, gone).unwrap(), []);
+    assert_eq!(switch.topology.location(vni, vip), None);
+    switch.reload_file(file_with_it()).unwrap();
+    is(&switch, &first, Owner::File);
+    switch.stop();
+}
+
+/// Whatever another host says, the file can say something new of it, and is the one that counts.
+#[test]
+fn etcd_what_a_file_says_anew_is_the_files() {
+    let [here, there] = ["172.16.0.2", "172.16.0.3"].map(|vtep| at("10.0.0.9", vtep));
+    let mut switch = Switch::start(file(&[]).config).unwrap();
+    switch.set_config_file(Some(file(&[])));
+    switch.set_owners(Owners::default());
+    for load in [false, true] {
+        assert_eq!(switch.follow(Owner::Etcd, come(&there)).unwrap(), []);
+        match load {
+            false => switch.reload_file(file(&[&here])).unwrap(),
+            true => switch.load_file(file(&[&here])).unwrap(),
+        }
+        assert_eq!(switch.topology.location(here.vni, here.vip), Some(&here));
+        assert_eq!(switch.ownership().of("location", &location_id(&here)), Owner::File);
+        assert_eq!(switch.owners.iter().count(), 0);
+        assert_eq!(switch.follow(Owner::Etcd, come(&there)).unwrap().len(), 1, "it is refused alone");
+        switch.reload_file(file(&[])).unwrap();
+        assert_eq!(switch.topology.location(here.vni, here.vip), None);
+    }
     switch.stop();
 }
