@@ -181,6 +181,9 @@ drop_reasons! {
     PROBE_UNKNOWN = "probe-unknown",
     /// As many answers to path probes wait for control as may.
     PROBE_LIMIT = "probe-limit",
+    /// A frame of the host, from a punt port, that has another source MAC than the uplink: whoever hears it would send there
+    /// what is for the VTEP.
+    HOST_MAC = "host-mac",
 }
 
 impl DropReason {

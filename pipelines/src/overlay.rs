@@ -26,8 +26,8 @@ use crate::stage::key::RoceMasks;
 use crate::stage::rcft::{RoceBurst, RoceTables};
 use crate::stage::slow_path::SlowTables;
 use crate::stage::{
-    Cx, bind, dhtb, forward, guard, key, lookup, mtu, neighbour, outer, parse, rcft, security, slow_path,
-    super_frame, underlay,
+    Cx, bind, dhtb, forward, guard, host, key, lookup, mtu, neighbour, outer, parse, rcft, security,
+    slow_path, super_frame, underlay,
 };
 use crate::watch::{Stage, StageWatch};
 use crate::{Now, Sink};
@@ -384,16 +384,11 @@ fn rest_of<P: PacketBuf, S: Sink<P>, W: StageWatch>(
     roce
 }
 
-/// The host's own traffic goes out as it is, but for what it left to its device: checksums and super-frames.
+/// What the host sends by an uplink.
 fn from_host<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, index: u16, sink: &mut S) -> RoceMasks {
-    let Some(uplink) = cx.snapshot.uplink(index) else {
-        bind::run(cx, burst, PortRole::Unbound);
-        return RoceMasks::default();
-    };
-    for i in burst.pending() {
-        if let Some(packet) = burst.take(i) {
-            super_frame::send_finished(cx.snapshot, cx.counters, sink, uplink.port, packet);
-        }
+    match cx.snapshot.uplink(index) {
+        Some(uplink) => host::run(cx, burst, uplink, sink),
+        None => bind::run(cx, burst, PortRole::Unbound),
     }
     RoceMasks::default()
 }

@@ -84,6 +84,10 @@ fn tap_carries_frames_of_every_length_while_it_is_attached() {
     assert!(port.link().unwrap().up);
     port.set_mtu(1500).unwrap();
     assert_eq!(process::interface_mtu("t0").unwrap(), 1500);
+    let mac = "52:54:00:00:00:08".parse().unwrap();
+    port.set_mac(mac).unwrap();
+    assert_eq!((port.mac(), pmd::interface::mac("t0").unwrap()), (mac, mac), "as it is up");
+    assert!(matches!(socket.set_mac(mac), Err(PortError::Unsupported { .. })));
     stop(socket, socket_rx, socket_tx).detach().unwrap();
     stop(port, rx, tx).detach().unwrap();
     assert!(process::interface_mtu("t0").is_err(), "the interface goes with the port");

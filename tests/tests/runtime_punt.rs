@@ -30,7 +30,7 @@ fn start(family: Family, workers: &str) -> (Lab, Daemon, tests::Tenant, tests::R
     if family == Family::V6 {
         lab.host.sysctl(&["net.ipv6.conf.host0.disable_ipv6=0"]);
     }
-    lab.host.ip(&format!("link set host0 address {} up", lab.uplink_mac()));
+    lab.host.ip("link set host0 up");
     lab.host.ip(&format!("addr add {}/{} dev host0", family.local_vtep(), family.prefix_len()));
     traffic::ping(&red.netns, "10.0.0.2", 56, 3);
     daemon.settled();

@@ -51,7 +51,12 @@ impl Uplink {
 
     /// True when it tells others that an address is here.
     pub fn answers_for(&self, address: IpAddr) -> bool {
-        self.owns(address) && (self.silent.is_empty() || !self.silent.contains(&address))
+        self.owns(address) && !self.is_silent_about(address)
+    }
+
+    /// True for an address of its own that another uplink answers for.
+    pub fn is_silent_about(&self, address: IpAddr) -> bool {
+        !self.silent.is_empty() && self.silent.contains(&address)
     }
 }
 

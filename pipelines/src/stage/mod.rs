@@ -12,6 +12,7 @@ pub mod fast_outer;
 pub mod flood;
 pub mod forward;
 pub mod guard;
+pub mod host;
 pub mod icmp_error;
 pub mod key;
 pub mod lookup;

@@ -76,6 +76,12 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
                     learn(cx.events, index, uplink, question.asker(), question.claim);
                     false
                 }
+                UnderlayPacket::Unanswered(question) => {
+                    learn(cx.events, index, uplink, question.asker(), question.claim);
+                    // The host behind the punt port would answer it.
+                    burst.drop(i, DropReason::UNDERLAY_OTHER, cx.counters);
+                    continue;
+                }
                 UnderlayPacket::Advertisement(answer) => {
                     learn(cx.events, index, uplink, answer.binding, answer.claim);
                     if uplink.punt == NO_PORT {
@@ -110,6 +116,8 @@ enum UnderlayPacket {
     Solicitation(reply::Solicitation),
     /// For somebody else, or an announcement: it says where the asker is all the same.
     Overheard(reply::Solicitation),
+    /// It asks for an address of the uplink that another one answers for.
+    Unanswered(reply::Solicitation),
     Advertisement(reply::Advertisement),
     Echo,
     Other,
@@ -123,6 +131,9 @@ fn classify(head: &[u8], headers: &wire::Headers, uplink: &Uplink) -> UnderlayPa
                 if uplink.answers_for(q.target) && (q.asker.is_ipv4() || !q.asker.is_unspecified()) =>
             {
                 UnderlayPacket::Solicitation(q)
+            }
+            NeighbourMessage::Solicitation(q) if uplink.is_silent_about(q.target) => {
+                UnderlayPacket::Unanswered(q)
             }
             NeighbourMessage::Solicitation(q) if !q.asker.is_unspecified() => UnderlayPacket::Overheard(q),
             // A host behind a punt port asks for its own neighbours: it sees the answers too.

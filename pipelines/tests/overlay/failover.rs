@@ -1,11 +1,13 @@
 //! Two uplinks with one VTEP address: which of them packets leave by, what they look like there, and who answers for it.
 
 use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use pipelines::next_hop::{BUCKETS, LinkSource, NextHops, ResolvedHop};
 use pipelines::snapshot::{PortIndex, PortRole, PortRow, Uplink};
 use wire::build::Path;
+use wire::build::control::{arp_request, neighbour_solicitation};
 use wire::{MacAddr, Vni};
 
 use testkit::open::open;
@@ -88,13 +90,25 @@ fn failover_tunnel_packets_are_taken_from_either_uplink() {
 #[test]
 fn failover_an_uplink_is_silent_about_addresses_that_another_one_answers_for() {
     let (mut world, second) = two_uplinks(UNDERLAYS[0]);
-    let ask = wire::build::control::arp_request((host_mac(2), host_v4(2)), host_v4(1));
+    let ask = arp_request((host_mac(2), host_v4(2)), host_v4(1));
     assert_eq!(world.one(second, &ask, &[]).0, second);
     Arc::make_mut(world.snapshot.uplinks[1].as_mut().unwrap()).silent = vec![host_v4(1).into()];
     world.expect(second, std::slice::from_ref(&ask), &[("underlay-other", 1)]);
     assert_eq!(world.one(UPLINK, &ask, &[]).0, UPLINK);
+    // Nor does the host behind it hear the question, whose kernel would answer it; it hears those that are for others.
+    let punt = world.add_punt();
+    Arc::make_mut(world.snapshot.uplinks[1].as_mut().unwrap()).punt = punt;
+    let solicit = |target| neighbour_solicitation((host_mac(2), host_v6(2)), target, None);
+    Arc::make_mut(world.snapshot.uplinks[1].as_mut().unwrap()).silent.push(host_v6(1).into());
+    let probe = arp_request((host_mac(2), Ipv4Addr::UNSPECIFIED), host_v4(1));
+    let detection = neighbour_solicitation((host_mac(2), Ipv6Addr::UNSPECIFIED), host_v6(1), None);
+    let questions = [ask.clone(), solicit(host_v6(1)), probe, detection];
+    world.expect(second, &questions, &[("underlay-other", 4)]);
+    let for_another = arp_request((host_mac(2), host_v4(2)), host_v4(3));
+    assert_eq!(world.one(second, &for_another, &[]), (punt, for_another));
+    assert_eq!(world.one(second, &solicit(host_v6(3)), &[]).0, punt);
     // A backup asks without saying where its address is, and is answered.
-    let probe = wire::build::control::arp_request((host_mac(2), std::net::Ipv4Addr::UNSPECIFIED), host_v4(1));
+    let probe = arp_request((host_mac(2), Ipv4Addr::UNSPECIFIED), host_v4(1));
     let (port, answer) = world.one(UPLINK, &probe, &[]);
     assert_eq!(
         (port, &answer[..6], answer[28..32].to_vec()),

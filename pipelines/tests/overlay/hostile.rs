@@ -237,3 +237,13 @@ fn punted_traffic_goes_to_the_host_and_the_hosts_to_the_wire() {
     without.expect(UPLINK, &[ssh], &[("underlay-other", 1)]);
     without.expect(UPLINK, &[outer(2, 1, underlay).ethernet(0x88cc, &[0; 46])], &[("underlay-other", 1)]);
 }
+
+#[test]
+fn the_host_speaks_with_the_mac_of_its_uplink_or_not_at_all() {
+    let mut world = plain();
+    let punt = world.add_punt();
+    let from = |mac| wire::build::control::arp_request((mac, host_v4(1)), host_v4(2));
+    assert_eq!(world.one(punt, &from(host_mac(1)), &[]), (UPLINK, from(host_mac(1))));
+    // Whoever hears the VTEP's address with another MAC sends its tunnel packets there.
+    world.expect(punt, &[from(host_mac(9)), vec![0; 11]], &[("host-mac", 2)]);
+}

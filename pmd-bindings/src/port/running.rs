@@ -259,6 +259,18 @@ impl StartedPort {
         }
     }
 
+    /// Gives the interface of a tap another MAC address.
+    ///
+    /// # Errors
+    /// [`PortError::Unsupported`] for a port of another kind, or [`PortError::Operation`].
+    pub fn set_mac(&self, mac: MacAddr) -> Result<(), PortError> {
+        let name = &self.running.name;
+        match &self.running.backend {
+            Backend::Tap(tap) => tap.set_mac(name, mac),
+            _ => Err(PortError::Unsupported { name: name.clone(), operation: "set the MAC address" }),
+        }
+    }
+
     /// Receives frames for any address, or not.
     ///
     /// # Errors

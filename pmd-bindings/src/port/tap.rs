@@ -63,6 +63,10 @@ impl TapPort {
         self.tap.mac().unwrap_or_default()
     }
 
+    pub fn set_mac(&self, port: &str, mac: MacAddr) -> Result<(), PortError> {
+        self.tap.set_mac(mac).map_err(|error| refused(port, "set the MAC address", &error))
+    }
+
     pub fn link(&self) -> Link {
         Link { up: self.tap.is_up(), full_duplex: true, ..Link::default() }
     }

@@ -171,7 +171,11 @@ impl Tap {
         self.first()?.ask(libc::SIOCGIFHWADDR as libc::Ioctl).map(|request| interface::address_in(&request))
     }
 
-    fn set_mac(&self, mac: MacAddr) -> io::Result<()> {
+    /// Gives the kernel's end another address.
+    ///
+    /// # Errors
+    /// `EBADFD` when it was deleted, `EADDRNOTAVAIL` for no station's address.
+    pub fn set_mac(&self, mac: MacAddr) -> io::Result<()> {
         // SAFETY: characters and integers, for which zero is a value.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         // SAFETY: all members of the union are zero so far.

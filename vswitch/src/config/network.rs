@@ -118,7 +118,8 @@ impl UplinkConfig {
     /// The tap that takes what is not for the VTEP, with `host = "punt"`.
     pub fn punt_tap(&self) -> Option<TapPort> {
         let iface = || self.host_tap.clone().unwrap_or_else(|| format!("{}-host", self.name));
-        let tap = || TapPort { iface: iface(), netns: None, queues: 1, mac: self.mac, persist: false };
+        // Its MAC address is the uplink's, which the config need not know.
+        let tap = || TapPort { iface: iface(), netns: None, queues: 1, mac: None, persist: false };
         (self.host == Some(HostTraffic::Punt)).then(tap)
     }
 }

@@ -235,6 +235,7 @@ impl Switch {
         let (before, snapshot) = (self.topology.settled().clone(), self.topology.snapshot().clone());
         self.pool.publish(&snapshot)?;
         self.topology.settle(&mut self.neighbours);
+        self.keep_punt_macs();
         self.follow_bfd(Instant::now());
         // Before hardware: it keeps no flow whose connection has ended.
         self.connections.follow(&before, &snapshot, self.pool.now());

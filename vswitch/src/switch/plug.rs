@@ -30,7 +30,7 @@ use crate::topology::Extent;
 pub(super) const GRACE: Duration = Duration::from_secs(3);
 /// How long the start does.
 const START_GRACE: Duration = Duration::from_secs(10);
-/// Between two looks for interfaces that were deleted.
+/// Between two looks for interfaces that were deleted or changed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// What is said of a port that is to come back and has not gone yet.
 const STILL_OUT: &str = "a worker that does not answer has not given its queues back";
@@ -385,7 +385,8 @@ impl Switch {
             self.ports.request(&self.eal, &self.pool, &self.mempool, &name, &wanted);
         }
         let mut gone = Vec::new();
-        if now.saturating_duration_since(self.looked) >= LOOK_EVERY {
+        let looks = now.saturating_duration_since(self.looked) >= LOOK_EVERY;
+        if looks {
             self.looked = now;
             let fault =
                 |port: &super::ports::Attached| Some((port.name.clone(), port.wanted.clone(), port.fault()?));
@@ -402,6 +403,9 @@ impl Switch {
             let row = rows.get(usize::from(index));
             row.is_some_and(|row| row.takes_super_frames != port.takes_super_frames())
         });
+        if looks && gone.is_empty() {
+            self.keep_punt_macs();
+        }
         // A worker that is silent takes no snapshot: it is all tried again when it answers.
         if !came && gone.is_empty() || self.pool.has_silent() {
             return Ok(());

@@ -2,6 +2,7 @@
 
 mod leaving;
 mod mtu;
+mod punt;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
