@@ -28,7 +28,7 @@ pub struct Claim {
     /// It replaces another MAC: ARP of any kind (RFC 826), a solicitation (RFC 4861 section 7.2.3), an advertisement
     /// with the override flag (7.2.5).
     pub overrides: bool,
-    /// It shows that the neighbour is reachable: ARP of any kind, a solicited advertisement.
+    /// It shows that the neighbour is reached, for it answers: an ARP reply to one station, a solicited advertisement.
     pub confirms: bool,
 }
 

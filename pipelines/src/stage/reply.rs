@@ -64,11 +64,12 @@ pub fn read(head: &[u8], headers: &Headers) -> NeighbourMessage {
     }
 }
 
-/// Any ARP packet updates an entry that is there (RFC 826, "Packet Reception").
-const ARP: Claim = Claim { overrides: true, confirms: true };
-
+/// Any ARP packet updates an entry that is there (RFC 826, "Packet Reception"). Only a reply to one station shows that its sender
+/// hears that station: who asks or announces may do so because it does not, and the way there is dead in one direction.
 fn read_arp(head: &[u8], headers: &Headers) -> NeighbourMessage {
-    let Some(packet) = arp::ArpPacket::view_at(head, usize::from(headers.l3_offset)) else {
+    let (Some(packet), Some(ethernet)) =
+        (arp::ArpPacket::view_at(head, usize::from(headers.l3_offset)), headers.ethernet(head))
+    else {
         return NeighbourMessage::Other;
     };
     match packet.operation.get() {
@@ -76,11 +77,12 @@ fn read_arp(head: &[u8], headers: &Headers) -> NeighbourMessage {
             target: packet.target().into(),
             asker: packet.sender().into(),
             asker_mac: packet.sender_mac,
-            claim: ARP,
+            claim: Claim { overrides: true, confirms: false },
         }),
         arp::REPLY => {
             let binding = Binding { address: packet.sender().into(), mac: packet.sender_mac };
-            NeighbourMessage::Advertisement(Advertisement { binding, claim: ARP })
+            let claim = Claim { overrides: true, confirms: !ethernet.dst.is_group() };
+            NeighbourMessage::Advertisement(Advertisement { binding, claim })
         }
         _ => NeighbourMessage::Other,
     }

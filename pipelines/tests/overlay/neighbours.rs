@@ -11,7 +11,7 @@ use wire::{MacAddr, Vni, arp};
 use testkit::open::open;
 use testkit::*;
 
-/// What ARP is worth, and a solicited advertisement with the override flag.
+/// What an answer is worth: an ARP reply, a solicited advertisement with the override flag.
 const ANSWER: Claim = Claim { overrides: true, confirms: true };
 
 const ANSWERED: [(&str, u64); 1] = [("neighbours-answered", 1)];
@@ -167,12 +167,13 @@ fn the_vtep_answers_for_its_addresses_and_tells_what_it_hears() {
             (port, to, reply.sender_mac, reply.sender()),
             (UPLINK, host_mac(2), host_mac(1), host_v4(1))
         );
-        let learnt = |address| {
+        let told = |address, claim| {
             let binding = Binding { address, mac: host_mac(2) };
-            Some(Event::Neighbour { uplink: 0, binding, claim: ANSWER })
+            Some(Event::Neighbour { uplink: 0, binding, claim })
         };
+        let learnt = |address| told(address, ANSWER);
         let asks = Claim { overrides: true, confirms: false };
-        assert_eq!(world.shared.events.pop(), learnt(host_v4(2).into()));
+        assert_eq!(world.shared.events.pop(), told(host_v4(2).into(), asks));
         let (_, frame) =
             world.one(UPLINK, &tag(neighbour_solicitation((host_mac(2), host_v6(2)), host_v6(1), None)), &[]);
         let headers = sound(&frame);
@@ -181,9 +182,7 @@ fn the_vtep_answers_for_its_addresses_and_tells_what_it_hears() {
             (message.target(), link, message.has(NeighbourHeader::ROUTER)),
             (host_v6(1), Some(host_mac(1)), false)
         );
-        let binding = Binding { address: host_v6(2).into(), mac: host_mac(2) };
-        let asked = Event::Neighbour { uplink: 0, binding, claim: asks };
-        assert_eq!(world.shared.events.pop(), Some(asked));
+        assert_eq!(world.shared.events.pop(), told(host_v6(2).into(), asks));
         // Answers are taken in and reported.
         let question = arp_request((host_mac(1), host_v4(1)), host_v4(2));
         let headers = wire::parse::parse(&question, question.len()).unwrap();
@@ -197,7 +196,7 @@ fn the_vtep_answers_for_its_addresses_and_tells_what_it_hears() {
         assert_eq!(world.shared.events.pop(), learnt(host_v6(2).into()));
         // Questions for others are not ours, and say where the asker is; in another VLAN nothing is ours.
         world.expect(UPLINK, &[tag(arp_request(asker, host_v4(3)))], &[("underlay-other", 1)]);
-        assert_eq!(world.shared.events.pop(), learnt(host_v4(2).into()));
+        assert_eq!(world.shared.events.pop(), told(host_v4(2).into(), asks));
         let strange =
             [&arp_request(asker, host_v4(1))[..12], &[0x81, 0, 0, 99], &arp_request(asker, host_v4(1))[12..]]
                 .concat();

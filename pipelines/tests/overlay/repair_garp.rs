@@ -12,10 +12,11 @@ use testkit::*;
 fn repair_garp_tells_control_where_a_next_hop_is_now() {
     let mut world = plain();
     let mac = MacAddr([2, 0, 0, 0, 0x78, 2]);
-    let claim = Claim { overrides: true, confirms: true };
     let binding = Binding { address: host_v4(2).into(), mac };
-    let moved = Some(Event::Neighbour { uplink: 0, binding, claim });
-    // A gratuitous request, a gratuitous reply, a question for somebody else.
+    let told =
+        |confirms| Some(Event::Neighbour { uplink: 0, binding, claim: Claim { overrides: true, confirms } });
+    // A gratuitous request, a gratuitous reply, questions for somebody else and for us: they show that it reaches us, not that we
+    // reach it.
     let request = arp_request((mac, host_v4(2)), host_v4(2));
     let headers = wire::parse::parse(&request, request.len()).unwrap();
     let mut reply = arp_reply(&headers, &request, mac).unwrap();
@@ -26,8 +27,15 @@ fn repair_garp_tells_control_where_a_next_hop_is_now() {
         (arp_request((mac, host_v4(2)), host_v4(9)), "underlay-other"),
     ] {
         world.expect(UPLINK, &[frame], &[(counted, 1)]);
-        assert_eq!(world.shared.events.pop(), moved);
+        assert_eq!(world.shared.events.pop(), told(false));
     }
+    world.one(UPLINK, &arp_request((mac, host_v4(2)), host_v4(1)), &[]);
+    assert_eq!(world.shared.events.pop(), told(false));
+    // Its answer to our question does.
+    let question = arp_request((host_mac(1), host_v4(1)), host_v4(2));
+    let headers = wire::parse::parse(&question, question.len()).unwrap();
+    world.expect(UPLINK, &[arp_reply(&headers, &question, mac).unwrap()], &[("consumed", 1)]);
+    assert_eq!(world.shared.events.pop(), told(true));
     // A probe (RFC 5227) claims nothing, nobody speaks for our own address, and a group is no station.
     for (mac, address) in
         [(mac, "0.0.0.0".parse().unwrap()), (mac, host_v4(1)), (MacAddr::BROADCAST, host_v4(2))]

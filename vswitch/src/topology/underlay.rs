@@ -2,7 +2,8 @@
 //!
 //! Next hops in use are resolved before the first packet needs them: asked for once a second until they answer,
 //! confirmed every half minute after, by unicast first, forgotten when they stop answering. A next hop that says where it
-//! is now is believed at once (RFC 826; RFC 4861 section 7.2), and asked again where it need not be true. Control alone holds this; workers see
+//! is now is believed at once (RFC 826; RFC 4861 section 7.2), and asked whether it hears this host, too: only what answers stays
+//! in use, however often it asks or announces. Control alone holds this; workers see
 //! its result in the VLT and report what they hear.
 
 use std::collections::HashMap;
@@ -22,9 +23,9 @@ const FIRST_TRIES: u32 = 3;
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 /// Requests of one turn that go to the known MAC, before everybody is asked.
 const UNICAST_TRIES: u32 = 3;
-/// A neighbour that was heard of in this time is not asked again.
+/// A neighbour that answered in this time is not asked again.
 const CONFIRMED: Duration = Duration::from_secs(30);
-/// A neighbour that was not heard of for this time is gone.
+/// A neighbour that did not answer for this time is gone.
 const LOST: Duration = Duration::from_secs(90);
 
 /// What is known of a next hop.
@@ -47,11 +48,11 @@ pub struct Neighbour {
     pub state: NeighbourState,
     /// Own address to ask from.
     pub source: IpAddr,
-    /// When it was last heard of.
+    /// When it last answered; before it ever did, when it was first heard of.
     pub heard: Option<Instant>,
     /// When it was last asked for.
     asked: Option<Instant>,
-    /// Requests since it was last heard of.
+    /// Requests since it last answered, or was in doubt.
     pub tries: u32,
 }
 
@@ -148,9 +149,14 @@ impl Neighbours {
                 }
                 return false;
             }
+            // It was given up because it did not answer, and is asked as ever.
+            None if neighbour.heard.is_some() && !claim.confirms => return false,
             _ => {}
         }
-        (neighbour.heard, neighbour.asked, neighbour.tries) = (Some(now), None, 0);
+        if claim.confirms || neighbour.heard.is_none() {
+            neighbour.heard = Some(now);
+        }
+        (neighbour.asked, neighbour.tries) = (None, 0);
         neighbour.state =
             if claim.confirms { NeighbourState::Reachable(mac) } else { NeighbourState::Stale(mac) };
         known != Some(mac)
@@ -312,5 +318,47 @@ mod tests {
             .map(|probe| probe.to)
             .collect();
         assert_eq!(asked[..5], [Some(mac), Some(mac), Some(mac), None, None]);
+    }
+
+    /// What ARP is worth that answers nobody, and a neighbour solicitation.
+    const QUESTION: Claim = Claim { overrides: true, confirms: false };
+
+    #[test]
+    fn a_neighbour_that_asks_and_never_answers_is_lost_and_stays_so() {
+        let start = Instant::now();
+        let (mut table, hop, mac) = resolved(start);
+        let binding = |mac| Binding { address: hop.address, mac };
+        let mut lost = Vec::new();
+        for second in 1..=300 {
+            let now = start + Duration::from_secs(second);
+            // It has two MACs, as a bond may: that it claims the other one is no answer either.
+            let claimed = if second < 200 { mac } else { MacAddr([2, 0, 0, 0, 0, 10 + second as u8 % 2]) };
+            table.learn(0, binding(claimed), QUESTION, now);
+            lost.extend(table.tick(now).1.into_iter().map(|_| second));
+        }
+        assert_eq!((lost, table.want(hop)), (vec![90], None));
+        assert!(!table.tick(start + Duration::from_secs(301)).0.is_empty(), "it is asked still");
+        let now = start + Duration::from_secs(302);
+        assert!(table.learn(0, binding(mac), ANSWER, now) && table.want(hop) == Some(mac));
+        // Claims that change have it asked, and put off no loss.
+        let last = (303..600).find(|&second| {
+            let now = start + Duration::from_secs(second);
+            table.learn(0, binding(MacAddr([2, 0, 0, 0, 0, second as u8])), QUESTION, now);
+            !table.tick(now).1.is_empty()
+        });
+        assert_eq!(last, Some(302 + 90));
+    }
+
+    #[test]
+    fn a_neighbour_that_was_never_asked_may_be_used_as_soon_as_it_speaks() {
+        let start = Instant::now();
+        let mut table = Neighbours::default();
+        let hop = NextHop { uplink: 0, address: ip("172.16.0.2"), source: ip("172.16.0.1") };
+        table.want(hop);
+        let mac = MacAddr([2, 0, 0, 0, 0, 9]);
+        assert!(table.learn(0, Binding { address: hop.address, mac }, QUESTION, start));
+        assert_eq!((table.want(hop), table.list()[0].2.state), (Some(mac), NeighbourState::Stale(mac)));
+        assert_eq!(table.tick(start).0[0].to, Some(mac));
+        assert_eq!(table.tick(start + LOST).1, [(0, hop.address)]);
     }
 }
