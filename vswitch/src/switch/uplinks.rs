@@ -97,7 +97,7 @@ impl Switch {
                 self.events.add(kind, text, json!({ "uplink": row.name, "others": others }));
             }
         }
-        let changed = self.topology.settle_speakers();
+        let changed = self.topology.settle_speakers(&self.neighbours);
         let mac =
             |index| self.topology.snapshot().uplink(index).map_or(MacAddr::ZERO, |row| mac_from(row.mac));
         let speakers =

@@ -355,7 +355,7 @@ impl Topology {
         ports: &dyn Ports,
         neighbours: &Neighbours,
     ) -> Result<(), TopologyError> {
-        self.redraft(neighbours, |topology| topology.draft_config(extent, config, ports))
+        self.redraft(neighbours, |topology| topology.draft_config(extent, config, ports, neighbours))
     }
 
     fn redraft(
@@ -384,10 +384,11 @@ impl Topology {
         extent: &Extent<'_>,
         config: &Config,
         ports: &dyn Ports,
+        neighbours: &Neighbours,
     ) -> Result<(), TopologyError> {
         self.draft.next.settings = settings::settings(config);
         self.draft.tunnel = (config.vxlan.udp_port, config.vxlan.ttl);
-        self.rebuild_uplinks(config, ports);
+        self.rebuild_uplinks(config, ports, neighbours);
         self.rebuild_bfd(config);
         let rows = self.rebuild_vpcs(config);
         self.rebuild_security(config);

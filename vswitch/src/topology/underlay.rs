@@ -15,6 +15,8 @@ use wire::MacAddr;
 
 use super::paths::NextHop;
 
+/// So many requests that nobody answered make a next hop that never did so a silent one.
+const SILENT_TRIES: u32 = 6;
 /// Between two requests for one address.
 const RETRY: Duration = Duration::from_secs(1);
 /// Requests sent in quick succession at first, so that a start is not a second late.
@@ -66,6 +68,15 @@ impl Neighbour {
             NeighbourState::Incomplete => None,
         }
     }
+}
+
+/// What an uplink hears of its next hops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hearing {
+    /// One at least is resolved.
+    pub any: bool,
+    /// One at least does not answer, or not any more.
+    pub silence: bool,
 }
 
 /// A request to send.
@@ -187,6 +198,23 @@ impl Neighbours {
             }
         }
         (probes, lost)
+    }
+
+    /// What each uplink that has next hops hears of them.
+    pub fn hearing(&self) -> HashMap<u16, Hearing> {
+        let mut hearing: HashMap<u16, Hearing> = HashMap::new();
+        for (&(uplink, _), neighbour) in &self.table {
+            let of_uplink = hearing.entry(uplink).or_default();
+            match neighbour.state {
+                NeighbourState::Incomplete => {
+                    of_uplink.silence |= neighbour.heard.is_some() || neighbour.tries >= SILENT_TRIES;
+                }
+                NeighbourState::Static(_) | NeighbourState::Reachable(_) | NeighbourState::Stale(_) => {
+                    of_uplink.any = true;
+                }
+            }
+        }
+        hearing
     }
 
     /// All of them, in order of uplink and address.

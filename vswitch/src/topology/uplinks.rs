@@ -17,10 +17,10 @@ use wire::MacAddr;
 use super::paths::is_shared;
 use super::{Ports, Topology, free_index, has, put};
 use crate::config::{Config, UplinkConfig};
-use crate::topology::underlay::{NeighbourState, Neighbours};
+use crate::topology::underlay::{Hearing, NeighbourState, Neighbours};
 
 impl Topology {
-    pub(super) fn rebuild_uplinks(&mut self, config: &Config, ports: &dyn Ports) {
+    pub(super) fn rebuild_uplinks(&mut self, config: &Config, ports: &dyn Ports, neighbours: &Neighbours) {
         let wanted: HashSet<&str> = config.uplinks.iter().map(|uplink| uplink.name.as_str()).collect();
         self.draft.uplink_index.retain(|name, _| wanted.contains(name.as_str()));
         self.draft.uplinks.clear();
@@ -64,7 +64,7 @@ impl Topology {
             };
             put(&mut self.draft.next.uplinks, index, Some(Arc::new(row)));
         }
-        self.settle_speakers();
+        self.settle_speakers(neighbours);
         let addresses = |uplinks: &[Option<Arc<Uplink>>]| -> Vec<_> {
             uplinks.iter().flatten().map(|uplink| (uplink.v4.clone(), uplink.v6.clone())).collect()
         };
@@ -75,19 +75,36 @@ impl Topology {
         }
     }
 
-    /// Says which uplink answers for each address that several have: of those that can send the ones with the lowest metric.
-    /// True when that changes.
-    pub fn settle_speakers(&mut self) -> bool {
+    /// Says which uplink answers for each address that several have: of those that can send, and reach somebody, the ones with the
+    /// lowest metric. True when that changes.
+    pub fn settle_speakers(&mut self, neighbours: &Neighbours) -> bool {
         let uplinks = &self.draft.uplinks;
-        // One that is up comes before those that are not, and one that is heard before those of which nobody is.
-        let order = |index: u16, uplink: &UplinkConfig| {
-            (!self.ways.is_up(index), self.is_cut_off(index), uplink.metric)
+        if uplinks.len() < 2 {
+            return false;
+        }
+        let hearing = neighbours.hearing();
+        let of = |index: u16| hearing.get(&index).copied().unwrap_or_default();
+        // Flows have left it for want of a next hop: what others send comes where they went.
+        let is_deserted = |index: u16| {
+            let hears = |other: u16| of(other).any && self.stands_in(other, index);
+            of(index) == Hearing { any: false, silence: true }
+                && uplinks.iter().any(|(other, _)| *other != index && hears(*other))
         };
+        // One that is up comes before those that are not, one that BFD finds somebody by before those where it finds nobody, and one
+        // that hears a next hop before those that hear none any more.
+        let orders: HashMap<u16, _> = uplinks
+            .iter()
+            .map(|(index, uplink)| {
+                let order =
+                    (!self.ways.is_up(*index), self.is_cut_off(*index), is_deserted(*index), uplink.metric);
+                (*index, order)
+            })
+            .collect();
+        let order = |index: u16| orders.get(&index);
         let silent = |index: u16, own: &UplinkConfig| -> Vec<IpAddr> {
             let better = |address: &IpAddr| {
                 uplinks.iter().any(|(other, uplink)| {
-                    order(*other, uplink) < order(index, own)
-                        && uplink.addresses.iter().any(|net| net.addr() == *address)
+                    order(*other) < order(index) && uplink.addresses.iter().any(|net| net.addr() == *address)
                 })
             };
             own.addresses.iter().map(IpNet::addr).filter(better).collect()

@@ -118,7 +118,7 @@ fn bfd_an_uplink_that_nobody_is_heard_on_answers_for_no_shared_address() {
     );
     let shared: IpAddr = "172.16.0.1".parse().unwrap();
     let speaker = |lab: &mut Lab| {
-        lab.topology.settle_speakers();
+        lab.topology.settle_speakers(&lab.neighbours);
         let speakers: Vec<u16> = lab
             .topology
             .speakers()

@@ -120,7 +120,7 @@ fn failover_to_the_other_uplink_writes_groups_and_no_slot() {
     assert!(lab.topology.set_uplink(0, false, &mut lab.neighbours));
     assert!(!lab.topology.set_uplink(0, false, &mut lab.neighbours), "nothing new");
     assert_eq!((lab.hop_of(slot), lab.place(slot)), (by(1), place));
-    assert!(lab.topology.settle_speakers() && !lab.topology.settle_speakers());
+    assert!(lab.topology.settle_speakers(&lab.neighbours) && !lab.topology.settle_speakers(&lab.neighbours));
     assert_eq!(speakers(&lab), [1]);
     assert!(!lab.topology.stands_in(0, 1));
     // Changes of something else, and none at all, keep what the links are.
@@ -128,7 +128,10 @@ fn failover_to_the_other_uplink_writes_groups_and_no_slot() {
     lab.topology.settle(&mut lab.neighbours);
     lab.set(&two_uplinks(1));
     assert_eq!((lab.hop_of(slot), speakers(&lab)), (by(1), vec![1]));
-    assert!(lab.topology.set_uplink(0, true, &mut lab.neighbours) && lab.topology.settle_speakers());
+    assert!(
+        lab.topology.set_uplink(0, true, &mut lab.neighbours)
+            && lab.topology.settle_speakers(&lab.neighbours)
+    );
     assert_eq!((lab.hop_of(slot), speakers(&lab)), (by(0), vec![0]));
     assert_eq!(lab.topology.snapshot().cells, cells, "no decision became stale");
 }
@@ -195,4 +198,57 @@ fn failover_uplinks_of_one_metric_share_the_flows_and_both_answer() {
     let Place::Remote(tunnel) = lab.place(lab.slot("a", 2)) else { panic!("not behind a VTEP") };
     assert!(lab.neighbours.list().iter().all(|(uplink, ..)| *uplink == 0));
     assert_eq!(lab.hop(tunnel.group).map(|(uplink, _)| uplink), Some(0));
+}
+
+#[test]
+fn failover_an_uplink_that_hears_nobody_any_more_answers_for_no_shared_address() {
+    let mut lab = Lab::new(32);
+    lab.set(&two_uplinks(1));
+    let speakers = |lab: &mut Lab| {
+        let changed = lab.topology.settle_speakers(&lab.neighbours);
+        (changed, lab.topology.speakers().map(|(uplink, _)| uplink).collect::<Vec<_>>())
+    };
+    // Nobody has answered yet: that the backup's link is the faster one to do so is no reason.
+    let start = Instant::now();
+    let answer = |lab: &mut Lab, uplink: u16, at| {
+        let binding = Binding { address: vtep(2), mac: MacAddr([2, 0, 0, 0, 2, uplink as u8]) };
+        lab.neighbours.learn(uplink, binding, ANSWER, at);
+        lab.topology.next_hop_changed(uplink, vtep(2), &mut lab.neighbours);
+    };
+    answer(&mut lab, 1, start);
+    assert_eq!(speakers(&mut lab), (false, vec![0]));
+    answer(&mut lab, 0, start);
+    assert_eq!(speakers(&mut lab), (false, vec![0]));
+    // The path behind the first uplink is cut, and its link stays.
+    let after = |seconds| start + std::time::Duration::from_secs(seconds);
+    answer(&mut lab, 1, after(60));
+    assert_eq!(lab.neighbours.tick(after(91)).1, [(0, vtep(2))]);
+    lab.topology.next_hop_changed(0, vtep(2), &mut lab.neighbours);
+    assert_eq!(lab.hop_of(lab.slot("a", 2)).map(|(uplink, _)| uplink), Some(1), "flows leave by the backup");
+    assert_eq!(speakers(&mut lab), (true, vec![1]), "and come by it");
+    lab.set(&two_uplinks(1));
+    assert_eq!(speakers(&mut lab), (false, vec![1]), "a change of something else changes nothing about it");
+    // Nobody answers anywhere: the metric counts again. So it does when the path is mended.
+    lab.neighbours.tick(after(151));
+    assert_eq!(speakers(&mut lab), (true, vec![0]));
+    answer(&mut lab, 1, after(152));
+    assert_eq!(speakers(&mut lab), (true, vec![1]));
+    answer(&mut lab, 0, after(153));
+    assert_eq!(speakers(&mut lab), (true, vec![0]));
+}
+
+#[test]
+fn failover_an_uplink_whose_path_was_dead_from_the_start_is_given_up_after_a_few_questions() {
+    let mut lab = Lab::new(32);
+    lab.set(&two_uplinks(1));
+    let start = Instant::now();
+    let binding = Binding { address: vtep(2), mac: MacAddr([2, 0, 0, 0, 2, 1]) };
+    lab.neighbours.learn(1, binding, ANSWER, start);
+    let given_up = (0..1000).find(|&turn| {
+        lab.neighbours.tick(start + std::time::Duration::from_millis(20 * turn));
+        lab.topology.settle_speakers(&lab.neighbours)
+    });
+    let ms = given_up.expect("it is given up") * 20;
+    assert!((2000..5000).contains(&ms), "after {ms} ms");
+    assert_eq!(lab.topology.speakers().map(|(uplink, _)| uplink).collect::<Vec<_>>(), [1]);
 }
