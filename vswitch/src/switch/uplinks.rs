@@ -1,6 +1,6 @@
 //! Uplinks that fail and come back. A link that is lost is noticed within a turn ([`super::TEND_EVERY_MS`]); next-hop groups
 //! are written anew at once, so that flows go by what is left, and the addresses that this uplink answered for are announced
-//! by the ones that do so now.
+//! by the ones that do so now. So are those of an uplink that has another MAC, or comes back: others know where it was.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -36,8 +36,10 @@ type Speaker = (u16, IpAddr, MacAddr);
 #[derive(Debug, Default)]
 pub(super) struct Uplinks {
     links: HashMap<u16, LinkWatch>,
-    /// Which uplinks answer for which of the addresses that several have.
+    /// Which uplinks answer for which addresses.
     speakers: HashSet<Speaker>,
+    /// Some were announced before.
+    has_spoken: bool,
     /// To be announced once more.
     again: Vec<(Instant, Speaker)>,
 }
@@ -55,14 +57,19 @@ impl Uplinks {
         link.used
     }
 
-    /// The announcements to be made now, when these are the speakers.
+    /// The announcements to be made now, when these are the speakers. At the start, when hardly anybody is sent to the wrong place,
+    /// once is enough.
     fn announcements(&mut self, speakers: HashSet<Speaker>, now: Instant) -> Vec<Speaker> {
         let new: Vec<_> = speakers.difference(&self.speakers).copied().collect();
         self.speakers = speakers;
+        let is_first = !self.has_spoken;
+        self.has_spoken |= !new.is_empty();
         let (due, later): (Vec<_>, _) =
             std::mem::take(&mut self.again).into_iter().partition(|&(at, _)| at <= now);
         self.again = later;
-        self.again.extend(new.iter().map(|&speaker| (now + ANNOUNCE_INTERVAL, speaker)));
+        if !is_first {
+            self.again.extend(new.iter().map(|&speaker| (now + ANNOUNCE_INTERVAL, speaker)));
+        }
         let due = due.into_iter().map(|(_, speaker)| speaker);
         due.filter(|speaker| self.speakers.contains(speaker)).chain(new).collect()
     }
@@ -86,7 +93,9 @@ impl Switch {
             let used = self.uplinks.follow(index, link, others, now);
             if self.topology.set_uplink(index, used, &mut self.neighbours) {
                 moved = true;
-                if !used {
+                if used {
+                    self.neighbours.doubt(index);
+                } else {
                     // Somebody may have taken this one for where its addresses are, also where it only stood by.
                     self.uplinks.speakers.retain(|(_, address, _)| !row.owns(*address));
                 }
@@ -170,10 +179,15 @@ mod tests {
         let mac = |index| MacAddr([2, 0, 0, 0, 0, index as u8]);
         let one = |index| (index, address, mac(index));
         let set = |index| HashSet::from([one(index)]);
+        assert!(uplinks.announcements(HashSet::new(), at(0)).is_empty());
         assert_eq!(uplinks.announcements(set(0), at(0)), [one(0)]);
-        assert!(uplinks.announcements(set(0), at(1999)).is_empty());
-        assert_eq!(uplinks.announcements(set(0), at(2000)), [one(0)]);
-        assert!(uplinks.announcements(set(0), at(9000)).is_empty());
+        assert!(uplinks.announcements(set(0), at(2000)).is_empty(), "at the start once is enough");
+        // The same one with another MAC.
+        let new = (0, address, MacAddr([2, 0, 0, 0, 1, 0]));
+        assert_eq!(uplinks.announcements(HashSet::from([new]), at(5000)), [new]);
+        assert!(uplinks.announcements(HashSet::from([new]), at(6999)).is_empty());
+        assert_eq!(uplinks.announcements(HashSet::from([new]), at(7000)), [new]);
+        assert!(uplinks.announcements(HashSet::from([new]), at(9000)).is_empty());
         assert_eq!(uplinks.announcements(set(1), at(9020)), [one(1)]);
         // Lost again before the second time.
         assert_eq!(uplinks.announcements(set(0), at(9040)), [one(0)]);

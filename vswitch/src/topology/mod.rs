@@ -294,6 +294,9 @@ impl Topology {
     /// Ends a change that every worker has, in the snapshot of the last [`commit`](Self::commit), and none an older one:
     /// writes the slots whose way changed, makes the neighbours those of the uplinks, and frees what was given up.
     pub fn settle(&mut self, neighbours: &mut Neighbours) {
+        if let Some(before) = self.unsettled.first() {
+            uplinks::doubt_neighbours(&before.uplinks, &self.current.uplinks, neighbours);
+        }
         if self.settled_uplinks != self.draft.uplinks {
             uplinks::renew_neighbours(&self.settled_uplinks, &self.draft.uplinks, neighbours);
             self.settled_uplinks.clone_from(&self.draft.uplinks);

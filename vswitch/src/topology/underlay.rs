@@ -173,6 +173,17 @@ impl Neighbours {
         known != Some(mac)
     }
 
+    /// The neighbours of an uplink are asked at once whether they hear it: it has another MAC, or was away. What is known of them is
+    /// used meanwhile.
+    pub fn doubt(&mut self, uplink: u16) {
+        for (_, neighbour) in self.table.iter_mut().filter(|((of, _), _)| *of == uplink) {
+            if let NeighbourState::Reachable(mac) = neighbour.state {
+                neighbour.state = NeighbourState::Stale(mac);
+            }
+            (neighbour.asked, neighbour.tries) = (None, 0);
+        }
+    }
+
     /// What to ask now, and which neighbours were just lost.
     pub fn tick(&mut self, now: Instant) -> (Vec<NeighbourProbe>, Vec<(u16, IpAddr)>) {
         let (mut probes, mut lost) = (Vec::new(), Vec::new());

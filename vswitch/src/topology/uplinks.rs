@@ -14,7 +14,6 @@ use pipelines::snapshot::{NO_PORT, RouteTarget, Uplink};
 use pipelines::vtep::{Vtep, Vteps};
 use wire::MacAddr;
 
-use super::paths::is_shared;
 use super::{Ports, Topology, free_index, has, put};
 use crate::config::{Config, UplinkConfig};
 use crate::topology::underlay::{Hearing, NeighbourState, Neighbours};
@@ -122,16 +121,14 @@ impl Topology {
         any
     }
 
-    /// Which uplinks that can send answer for which of the addresses that several have.
+    /// Which uplinks that can send answer for which addresses of the config.
     pub fn speakers(&self) -> impl Iterator<Item = (u16, IpAddr)> {
-        let uplinks = &self.draft.uplinks;
-        let up = uplinks.iter().filter(|(index, _)| self.ways.is_up(*index));
-        up.flat_map(move |(index, uplink)| {
+        let up = self.draft.uplinks.iter().filter(|(index, _)| self.ways.is_up(*index));
+        up.flat_map(|(index, uplink)| {
             let row = self.draft.next.uplink(*index);
             let addresses = uplink.addresses.iter().map(IpNet::addr);
             let spoken = addresses.filter(move |&address| row.is_some_and(|row| row.answers_for(address)));
-            let all = || uplinks.iter().map(|(_, uplink)| uplink);
-            spoken.filter(move |&address| is_shared(all(), address)).map(|address| (*index, address))
+            spoken.map(|address| (*index, address))
         })
     }
 
@@ -204,6 +201,21 @@ impl Topology {
 /// An uplink of an index.
 fn uplink_of(uplinks: &[(u16, UplinkConfig)], index: u16) -> Option<&UplinkConfig> {
     uplinks.iter().find(|(known, _)| *known == index).map(|(_, uplink)| uplink)
+}
+
+/// Has the neighbours of uplinks that have another MAC now asked at once: they know the old one.
+pub(super) fn doubt_neighbours(
+    old: &[Option<Arc<Uplink>>],
+    new: &[Option<Arc<Uplink>>],
+    neighbours: &mut Neighbours,
+) {
+    for (index, pair) in (0..).zip(old.iter().zip(new)) {
+        if let (Some(old), Some(new)) = pair
+            && old.mac != new.mac
+        {
+            neighbours.doubt(index);
+        }
+    }
 }
 
 /// Makes the neighbours what the new uplinks say: forgets configured ones that are configured no more and all those

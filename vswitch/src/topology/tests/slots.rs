@@ -252,3 +252,26 @@ fn failover_an_uplink_whose_path_was_dead_from_the_start_is_given_up_after_a_few
     assert!((2000..5000).contains(&ms), "after {ms} ms");
     assert_eq!(lab.topology.speakers().map(|(uplink, _)| uplink).collect::<Vec<_>>(), [1]);
 }
+
+#[test]
+fn an_uplink_with_another_mac_speaks_of_it_and_asks_its_neighbours_at_once() {
+    let mut lab = Lab::new(32);
+    let of_mac = |last: u8| {
+        let mut config = with(&[]);
+        config.uplinks[0].mac = Some(MacAddr([2, 0, 0, 0, 9, last]));
+        config
+    };
+    lab.set(&of_mac(1));
+    lab.hear(2, 7);
+    lab.hear(3, 8);
+    let speakers: Vec<_> = lab.topology.speakers().collect();
+    assert_eq!(speakers, [(0, vtep(1))], "an address that it alone has");
+    assert!(lab.neighbours.tick(Instant::now()).0.is_empty());
+    lab.set(&of_mac(1));
+    assert!(lab.neighbours.tick(Instant::now()).0.is_empty());
+    lab.set(&of_mac(2));
+    let asked: Vec<_> = lab.neighbours.tick(Instant::now()).0.iter().map(|probe| probe.to).collect();
+    assert_eq!(asked.len(), 2, "both");
+    assert!(asked.iter().all(Option::is_some), "where they are used meanwhile: {asked:?}");
+    assert!(lab.hop_of(lab.slot("a", 2)).is_some());
+}
