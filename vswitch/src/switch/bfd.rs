@@ -18,7 +18,6 @@ use wire::{MacAddr, View};
 use super::{Switch, TEND_EVERY_MS};
 use crate::bfd::{Session, Timing};
 use crate::config::Config;
-use crate::topology::paths::NextHop;
 use crate::worker::Mode;
 
 /// Traffic class of the packets: CS6, network control (RFC 4594 section 3.2).
@@ -231,12 +230,7 @@ impl Switch {
     /// The MAC address of the station that a session's packets go to: the peer, or a router on the way. It is asked for where it
     /// is not known.
     fn next_hop_of(&mut self, of: &BfdSession) -> Option<MacAddr> {
-        let hops: Vec<NextHop> = if of.multihop {
-            let paths = self.topology.paths(of.peer).map(|found| found.paths).unwrap_or_default();
-            paths.into_iter().map(|path| path.hop).filter(|hop| hop.uplink == of.uplink).collect()
-        } else {
-            vec![NextHop { uplink: of.uplink, address: of.peer, source: of.local }]
-        };
+        let hops = self.topology.bfd_hops(of);
         let known = hops.iter().find_map(|hop| self.neighbours.mac(*hop));
         known.or_else(|| hops.first().and_then(|hop| self.neighbours.want(*hop)))
     }

@@ -11,6 +11,7 @@ use pipelines::bfd::{BfdSession, BfdSessions, MAX_SESSIONS};
 use pipelines::snapshot::mac_from;
 
 use super::Topology;
+use super::paths::NextHop;
 use crate::config::Config;
 use crate::config::bfd::{WantedBfd, is_link_local};
 use crate::topology::underlay::Neighbours;
@@ -66,6 +67,22 @@ impl Topology {
             self.renew_group(group, neighbours);
         }
         true
+    }
+
+    /// The stations that the packets of a session may go to, the best first: the peer, or the routers on the way there, of which those
+    /// that were found dead come last.
+    pub fn bfd_hops(&self, session: &BfdSession) -> Vec<NextHop> {
+        let BfdSession { uplink, peer, local, multihop, .. } = *session;
+        if !multihop {
+            return vec![NextHop { uplink, address: peer, source: local }];
+        }
+        let paths = self.paths(peer).map(|found| found.paths).unwrap_or_default();
+        let (living, dead): (Vec<NextHop>, Vec<NextHop>) = paths
+            .into_iter()
+            .map(|path| path.hop)
+            .filter(|hop| hop.uplink == uplink)
+            .partition(|hop| self.ways.hop_lives(*hop));
+        [living, dead].concat()
     }
 
     /// True for a station on an uplink's link that BFD asks.

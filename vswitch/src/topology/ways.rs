@@ -162,11 +162,15 @@ impl Ways {
         self.failed.contains(&session)
     }
 
+    /// False for a next hop of which a BFD session says that it is not reached.
+    pub fn hop_lives(&self, hop: NextHop) -> bool {
+        !self.has_failed((hop.uplink, hop.address, false))
+    }
+
     /// False for a path of which a BFD session says that it is broken.
     fn lives(&self, path: &RankedHop) -> bool {
-        let uplink = path.hop.uplink;
-        !self.has_failed((uplink, path.hop.address, false))
-            && path.beyond.is_none_or(|vtep| !self.has_failed((uplink, vtep, true)))
+        self.hop_lives(path.hop)
+            && path.beyond.is_none_or(|vtep| !self.has_failed((path.hop.uplink, vtep, true)))
     }
 
     /// Forgets of uplinks that are gone that they could not send.
@@ -182,8 +186,9 @@ impl Ways {
 
     /// What the buckets of a group are to have now. The paths of the lowest rank that has a usable one share them evenly; the
     /// share of one that is not usable goes to the others of its rank, and nobody else's share moves. Where BFD says of all that
-    /// they are broken, they are used as if it had not: nothing is won by giving up. Where none has a link, they are taken as if
-    /// they had: what is sent there is dropped by that name.
+    /// they are broken, those are used whose next hop lives at least, and where it says so of no next hop either, all as if nobody had
+    /// been asked: nothing is won by giving up. Where none has a link, they are taken as if they had: what is sent there is dropped by
+    /// that name.
     pub fn buckets(
         &self,
         group: u16,
@@ -195,10 +200,12 @@ impl Ways {
             .map(|path| Some(ResolvedHop { uplink: path.hop.uplink, mac: mac(path.hop)? }))
             .collect();
         let up: Vec<_> = resolved.iter().map(|hop| hop.filter(|hop| self.is_up(hop.uplink))).collect();
-        let living: Vec<_> =
-            paths.iter().zip(&up).map(|(path, hop)| hop.filter(|_| self.lives(path))).collect();
+        let only = |keep: &dyn Fn(&RankedHop) -> bool| -> Vec<Option<ResolvedHop>> {
+            paths.iter().zip(&up).map(|(path, hop)| hop.filter(|_| keep(path))).collect()
+        };
+        let (living, near) = (only(&|path| self.lives(path)), only(&|path| self.hop_lives(path.hop)));
         let has_any = |hops: &Vec<Option<ResolvedHop>>| hops.iter().any(Option::is_some);
-        let usable = [living, up].into_iter().find(has_any).unwrap_or(resolved);
+        let usable = [living, near, up].into_iter().find(has_any).unwrap_or(resolved);
         let best =
             paths.iter().zip(&usable).filter(|(_, hop)| hop.is_some()).map(|(path, _)| path.rank).min();
         let share: Vec<_> = paths

@@ -139,3 +139,33 @@ fn bfd_an_uplink_that_nobody_is_heard_on_answers_for_no_shared_address() {
     lab.topology.set_bfd(&all[3], false, &mut lab.neighbours);
     assert_eq!(speaker(&mut lab), [1]);
 }
+
+#[test]
+fn bfd_a_gateway_that_failed_gets_no_flows_back_when_the_vtep_behind_it_is_lost() {
+    let text = "[[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"192.168.0.1/29\"]\n\
+         gateway = [\"192.168.0.2\", \"192.168.0.3\"]\nbfd = { vteps = [\"10.255.0.2\"] }\n\
+         neighbours = [{ ip = \"192.168.0.2\", mac = \"02:00:00:00:08:02\" }, { ip = \"192.168.0.3\", mac = \"02:00:00:00:08:03\" }]\n\
+         [[location]]\nvni = 1\nvip = \"10.97.0.2\"\nmac = \"02:00:00:00:00:02\"\nvtep = \"10.255.0.2\"\n";
+    let mut lab = Lab::new(16);
+    lab.set(&Config::parse(&[text, &vpc("a", 1, "")].concat(), "test").unwrap());
+    let [one, other, far] = sessions(&lab)[..] else { panic!("two gateways and the VTEP behind them") };
+    assert!(far.multihop);
+    let gateways = |lab: &Lab| -> HashSet<u8> {
+        let Place::Remote(tunnel) = lab.place(lab.slot("a", 2)) else { panic!("not behind a VTEP") };
+        let hops = lab.topology.writer.table().next_hops();
+        (0..64).filter_map(|port| hops.find(tunnel.group, port)).map(|hop| hop.mac().0[5]).collect()
+    };
+    let fail = |lab: &mut Lab, session: &BfdSession, failed| {
+        assert!(lab.topology.set_bfd(session, failed, &mut lab.neighbours));
+    };
+    let asked_by = |lab: &Lab| lab.topology.bfd_hops(&far)[0].address;
+    assert_eq!((gateways(&lab), asked_by(&lab)), (HashSet::from([2, 3]), one.peer));
+    fail(&mut lab, &one, true);
+    assert_eq!((gateways(&lab), asked_by(&lab)), (HashSet::from([3]), other.peer));
+    fail(&mut lab, &far, true);
+    assert_eq!(gateways(&lab), HashSet::from([3]), "the VTEP is asked by whichever way");
+    fail(&mut lab, &other, true);
+    assert_eq!(gateways(&lab), HashSet::from([2, 3]), "none is better than the other");
+    fail(&mut lab, &one, false);
+    assert_eq!((gateways(&lab), asked_by(&lab)), (HashSet::from([2]), one.peer));
+}
