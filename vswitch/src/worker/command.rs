@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use pipelines::Sink as _;
 use pipelines::hot::Hints;
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pipelines::stage::service::deliver;
@@ -39,7 +38,7 @@ impl Worker {
                 WorkerCommand::Mode(mode) => self.mode = mode,
                 WorkerCommand::Inject(port, packet) => {
                     self.stats.pipeline.originated.add(1);
-                    self.tx.send(port, packet);
+                    self.tx.send_ahead(port, packet);
                 }
                 WorkerCommand::Deliver(vnic, packet) => {
                     let counters = &self.stats.pipeline;

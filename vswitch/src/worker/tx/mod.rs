@@ -12,6 +12,7 @@
 //! [`STALL_NS`] in which a queue took nothing, packets are dropped at once, by name. `refusal.rs` has what becomes of
 //! packets that a queue does not take.
 
+mod ahead;
 mod own;
 mod refusal;
 mod ring;
@@ -237,6 +238,7 @@ impl TxPaths {
         own.held = left;
         self.stats.pipeline.sent.add((sent as u64).saturating_sub(refused));
         self.queued = self.queued.wrapping_sub(sent as u64);
+        own.ahead = own.ahead.saturating_sub(sent);
         if own.buffer.is_empty() {
             own.refusal.over();
             self.dirty.remove(port);
@@ -254,6 +256,7 @@ impl TxPaths {
         let left = Held::of(&own.buffer);
         self.waiting -= own.held.buffers - left.buffers;
         own.held = left;
+        own.ahead = own.ahead.min(own.buffer.len());
         if own.buffer.is_empty() {
             self.dirty.remove(port);
         }

@@ -42,6 +42,8 @@ pub struct OwnQueue {
 pub(super) struct Own {
     pub queue: TxQueue,
     pub buffer: Burst,
+    /// So many of those at its head are control's.
+    pub ahead: usize,
     pub held: Held,
     /// Buffers of the pool that the packets in `buffer` may have.
     pub room: usize,
@@ -82,6 +84,7 @@ impl Own {
         Self {
             queue,
             buffer: Burst::with_capacity(packets),
+            ahead: 0,
             held: Held::default(),
             room,
             max_frame: port.max_frame() as usize,

@@ -2,7 +2,7 @@
 //!
 //! | what | becomes of it |
 //! |---|---|
-//! | the queue is full | packets wait in the buffer; more are dropped as `tx-full`, as are the last ones beyond the worker's room |
+//! | the queue is full | packets wait in the buffer; more are dropped as `tx-full`, as are the last ones beyond the worker's room, and those in whose place one of control's waits |
 //! | no link, no peer | all that waits is dropped at once as `link-down` |
 //! | nothing was taken for [`STALL_NS`] | all that waits is dropped as `tx-stalled`, and from then on what comes is tried once |
 //! | the driver takes those behind the first packet, and not that | the first is dropped as `tx-refused` |

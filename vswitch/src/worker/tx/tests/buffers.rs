@@ -149,3 +149,58 @@ fn ports_buffers_of_a_port_are_bounded_whatever_the_number_of_workers() {
         assert!(most_buffers(1, workers) <= 2 * BUFFERS + (workers - 1) * 1024, "{workers} workers");
     }
 }
+
+/// What control sends is for the next burst, whoever else waits: a saturated uplink is no dead one.
+#[test]
+fn ports_buffers_control_goes_ahead_of_all_that_waits() {
+    const CONTROL: u8 = 0xbf;
+    let mut rig = Rig::new(1);
+    let mut owner = rig.worker(Vec::new());
+    rig.saturate(&mut owner);
+    while drops(&owner, DropReason::TX_FULL) == 0 {
+        send(&mut owner, rig.packet(60));
+    }
+    let before = owner.queued;
+    for number in 0..3 {
+        let packet = rig.pool.alloc_from(&[CONTROL + number; 60]).unwrap();
+        owner.stats.pipeline.originated.add(1);
+        owner.send_ahead(0, packet);
+    }
+    assert_eq!(owner.queued, before, "in place of the last ones");
+    assert_eq!(drops(&owner, DropReason::TX_FULL), 1 + 3);
+    assert_balance(&[&owner]);
+    assert_eq!(rig.arrived(), RING);
+    turn_at(&mut owner, 1);
+    let mut burst = Burst::with_capacity(RING);
+    rig.rx[0].receive(&mut burst);
+    let first: Vec<u8> = burst.iter().take(4).map(|packet| packet.head()[20]).collect();
+    assert_eq!(first, [CONTROL, CONTROL + 1, CONTROL + 2, 7]);
+    assert_eq!(burst.len() as u64, before);
+    assert_balance(&[&owner]);
+}
+
+/// Long packets make room for it, too, and one for a port that is free waits for nobody.
+#[test]
+fn ports_buffers_control_finds_room_among_long_packets() {
+    let mut rig = Rig::new(1);
+    let mut owner = rig.worker(Vec::new());
+    rig.saturate(&mut owner);
+    for _ in 0..50 {
+        send(&mut owner, rig.packet(SUPER_FRAME));
+    }
+    while drops(&owner, DropReason::TX_FULL) == 43 {
+        send(&mut owner, rig.packet(60));
+    }
+    owner.stats.pipeline.originated.add(1);
+    owner.send_ahead(0, rig.pool.alloc_from(&[1; 60]).unwrap());
+    assert_eq!(rig.arrived(), RING);
+    turn_at(&mut owner, 2);
+    let mut burst = Burst::with_capacity(RING);
+    rig.rx[0].receive(&mut burst);
+    assert_eq!(burst.iter().next().map(|packet| packet.head()[20]), Some(1));
+    owner.stats.pipeline.originated.add(1);
+    owner.send_ahead(0, rig.packet(60));
+    turn_at(&mut owner, 3);
+    assert_eq!(rig.arrived(), 1);
+    assert_balance(&[&owner]);
+}
