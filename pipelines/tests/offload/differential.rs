@@ -161,9 +161,9 @@ impl Pair {
                     1 => FlowSelector { key, qpn: Some(Qpn::truncated(qpn)), source_port: sport },
                     _ => FlowSelector { key, qpn: None, source_port: sport },
                 };
-                // Only what RCFT admitted, and one chain for the packets of a queue pair.
+                // Only what RCFT admitted.
                 let known = self.view(&self.mixed.host, &key, Qpn::truncated(qpn)).is_some();
-                if (key.class() != 1 || known) && !self.overlaps(&selector) {
+                if key.class() != 1 || known {
                     self.mixed.offload(selector);
                 }
             }
@@ -179,17 +179,6 @@ impl Pair {
             Step::Bring { to, vnic } => self.locate(STATIONS[to], true, |_| Place::Local { vnic }),
         }
         Ok(())
-    }
-
-    /// True when a rule of another chain would count the same packets: source ports are told apart only where the
-    /// outer one depends on them.
-    fn overlaps(&self, selector: &FlowSelector) -> bool {
-        selector.key.class() != 0
-            && self
-                .mixed
-                .chains
-                .iter()
-                .any(|(other, _)| other.key == selector.key && other.qpn == selector.qpn)
     }
 
     fn locate(&mut self, station: Station, at_once: bool, place: impl Fn(&World) -> Place) {

@@ -20,5 +20,6 @@ mod queue_pairs;
 mod red;
 mod refusals;
 mod sim;
+mod source_ports;
 mod store;
 mod translate;

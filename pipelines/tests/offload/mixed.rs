@@ -59,8 +59,9 @@ impl Mixed {
         Self { host, eswitch, store, chains: Vec::new(), counted: HashMap::new(), now_ns: 0 }
     }
 
-    /// Offloads what is not refused.
+    /// Offloads what is not refused, and is not there.
     pub fn offload(&mut self, selector: FlowSelector) -> bool {
+        let selector = selector.canonical(&self.host.tables());
         if self.chains.iter().any(|(other, _)| *other == selector) {
             return false;
         }
@@ -90,13 +91,15 @@ impl Mixed {
     /// where it went before, and chains do without hardware in between; else the new rules take over when they are in
     /// force.
     pub fn follow(&mut self, at_once: bool) {
-        for (selector, old) in std::mem::take(&mut self.chains) {
-            let chain = self.host.chain(selector);
+        for (before, old) in std::mem::take(&mut self.chains) {
+            let selector = before.canonical(&self.host.tables());
+            let is_there = self.chains.iter().any(|(other, _)| *other == selector);
+            let chain = self.host.chain(selector).ok().filter(|_| !is_there);
             let mut old = Some(old);
-            if let Some(old) = old.take_if(|_| at_once || chain.is_err()) {
-                self.account(selector, old);
+            if let Some(old) = old.take_if(|_| at_once || chain.is_none()) {
+                self.account(before, old);
             }
-            if let Ok(chain) = chain {
+            if let Some(chain) = chain {
                 let new = self.store.install(&mut self.eswitch, chain).unwrap();
                 while old.is_some() && self.store.state(&new) != RuleState::InForce {
                     self.wait(1);
@@ -104,7 +107,7 @@ impl Mixed {
                 self.chains.push((selector, new));
             }
             if let Some(old) = old {
-                self.account(selector, old);
+                self.account(before, old);
             }
         }
     }

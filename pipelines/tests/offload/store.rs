@@ -241,3 +241,24 @@ fn store_lost_rules_are_found_and_put_back() {
     assert!(in_force(&mut store, &mut eswitch, &installed));
     assert_eq!((eswitch.len(), store.audit(&mut eswitch)), (rules, 0));
 }
+
+/// Two flows behind one gate would each count all that it sees.
+#[test]
+fn store_a_gate_has_one_flow() {
+    let mut host = Host::new(plain());
+    let key = host.flow(1, &v4(A, R).tcp(1000, 80, 0x10, b"data"));
+    let (mut eswitch, mut store) = (eswitch(), RuleStore::default());
+    let chain = chain(&mut host, whole(key));
+    let first = store.install(&mut eswitch, chain.clone()).unwrap();
+    let mut second = store.prepare(&mut eswitch, chain).unwrap();
+    for _ in 0..2 {
+        let error = store.open(&mut eswitch, &mut second, None).unwrap_err();
+        assert_eq!(error.cause, Cause::Exists, "{error}");
+    }
+    assert_eq!(store.counting(&second), None);
+    assert_eq!(store.remove(&mut eswitch, first), Usage::default());
+    store.open(&mut eswitch, &mut second, None).unwrap();
+    assert!(in_force(&mut store, &mut eswitch, &second));
+    store.remove(&mut eswitch, second);
+    assert!(store.is_empty() && eswitch.is_empty());
+}

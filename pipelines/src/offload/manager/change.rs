@@ -50,6 +50,7 @@ impl Manager {
             self.withdraw_failed(back_end, self.last_ns);
         }
         self.shut_ways(back_end);
+        self.merge(tables);
     }
 
     /// A gate that the device does not let go leads to its adjacency. Packets of a flow that was withdrawn would go on where
@@ -69,6 +70,23 @@ impl Manager {
             }
         }
         self.counters.kept += self.store.newly_kept();
+    }
+
+    /// Flows that rules do not tell apart any more are forgotten, and the pin of one holds for what they are now.
+    fn merge(&mut self, tables: &Tables) {
+        let mut merged = Vec::new();
+        for (number, flow) in self.flows.iter_mut() {
+            let now = flow.selector.canonical(tables);
+            if now != flow.selector && flow.state.installed().is_none() {
+                merged.push((number, now, flow.pin));
+            }
+        }
+        for (number, selector, pin) in merged {
+            self.flows.remove(number);
+            if pin.is_some() {
+                self.pin(selector, pin, self.last_ns);
+            }
+        }
     }
 
     fn change<B: BackEnd>(

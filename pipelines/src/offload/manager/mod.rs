@@ -132,7 +132,7 @@ impl Manager {
         if self.store.poll(back_end) {
             self.withdraw_failed(back_end, now_ns);
         }
-        self.read_samples(samples, now_ns);
+        self.read_samples(tables, samples, now_ns);
         self.read_counters(back_end, now_ns);
         self.withdraw_over_rate(back_end, now_ns);
         self.age(back_end);
@@ -164,8 +164,9 @@ impl Manager {
     }
 
     /// Speeds of flows in software.
-    fn read_samples(&mut self, samples: &[FlowSample], now_ns: u64) {
+    fn read_samples(&mut self, tables: &Tables, samples: &[FlowSample], now_ns: u64) {
         for &FlowSample { selector, packets, bytes } in samples {
+            let selector = selector.canonical(tables);
             let fresh = || {
                 OffloadFlow::new(
                     selector,

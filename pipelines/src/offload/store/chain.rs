@@ -1,6 +1,6 @@
 //! Chains in the store: installed, opened and shut, changed, removed.
 
-use super::{Bundle, Bundles, RuleState, RuleStore, SharedNumber, SharedRule};
+use super::{Bundle, Bundles, RuleState, RuleStore, SharedNumber, SharedRule, hash_of};
 use crate::offload::translate::{Chain, ChainFacts};
 use rules::{ArrivalCount, BackEnd, Cause, FlowError, FlowRule, Guard, RuleId, Usage, Where};
 
@@ -64,7 +64,7 @@ impl RuleStore {
         chain: Chain,
     ) -> Result<InstalledChain, FlowError> {
         let mut installed = self.prepare(back_end, chain)?;
-        match self.open(back_end, &mut installed, None) {
+        match self.make_gate(back_end, &mut installed, None) {
             Ok(()) => Ok(installed),
             Err(error) => {
                 self.remove(back_end, installed);
@@ -119,8 +119,24 @@ impl RuleStore {
     /// else the gate fails with [`Cause::Again`], and can be [closed](Self::close) and made anew.
     ///
     /// # Errors
-    /// The back end's; the gate can be made later.
+    /// The back end's; the gate can be made later. [`Cause::Exists`] while another chain has that gate: each of the two
+    /// would count what the packets of both are.
     pub fn open<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        installed: &mut InstalledChain,
+        arrivals: Option<ArrivalCount>,
+    ) -> Result<(), FlowError> {
+        if let Gate::Due(rule) = &installed.gate
+            && self.find(hash_of(rule), rule).is_some()
+        {
+            let message = "the same packets are those of another flow in hardware";
+            return Err(FlowError::new(Cause::Exists, Where::Handle, message));
+        }
+        self.make_gate(back_end, installed, arrivals)
+    }
+
+    fn make_gate<B: BackEnd>(
         &mut self,
         back_end: &mut B,
         installed: &mut InstalledChain,

@@ -40,8 +40,10 @@ use wire::{Dscp, MacAddr, Qpn, protocol};
 
 use super::arrival::{FlowOrigin, flow_of};
 use crate::connections::Connections;
+use crate::decide::decide;
 use crate::direction::Direction;
-use crate::flow_key::{FlowKey, outer_source_port};
+use crate::flow_key::{FlowKey, Scope, outer_source_port};
+use crate::nft::FlowVerdict;
 use crate::qos::Tree;
 use crate::snapshot::Snapshot;
 use crate::vlt::{Place, SlotRef};
@@ -146,6 +148,28 @@ pub struct FlowSelector {
     pub qpn: Option<Qpn>,
     /// RoCEv2: the UDP source port, which the key leaves out.
     pub source_port: Option<u16>,
+}
+
+impl FlowSelector {
+    /// The selector of the rules that these packets meet: without the UDP source port of RoCEv2 where rules do not match
+    /// it, which is everywhere but in front of a tunnel whose outer source port follows it. Flows with the same one are one
+    /// flow to hardware, with one gate.
+    pub fn canonical(self, tables: &Tables) -> Self {
+        if self.source_port.is_none() || self.is_matched_with_source_port(tables) {
+            return self;
+        }
+        Self { source_port: None, ..self }
+    }
+
+    fn is_matched_with_source_port(&self, tables: &Tables) -> bool {
+        let is_exact = tables.options.entropy.is_exact(self.key.class() != 0);
+        if !is_exact || self.key.class() == 0 || matches!(self.key.scope(), Scope::Vpc(_)) {
+            return false;
+        }
+        let decision = decide(tables.snapshot, &self.key);
+        decision.verdict == FlowVerdict::Forward
+            && matches!(tables.snapshot.vlt.read(decision.slot).place, Place::Remote(_))
+    }
 }
 
 /// How packets go to a place of the VLT.

@@ -241,11 +241,10 @@ impl OffloadControl {
     fn turn(&mut self, device: &mut Holder, pool: &Pool, snapshot: &Snapshot) -> Result<(), WorkerError> {
         let now_ns = pool.now().ns;
         let sync_ns = nanos(self.config.sync_every);
-        // Of other flows no source port is told: it is in their key.
-        let exact = self.options.entropy.is_exact(true);
-        self.watch.hear(now_ns, |selector| {
-            if exact { selector } else { FlowSelector { source_port: None, ..selector } }
-        });
+        let Self { ports, options, watch, .. } = self;
+        let tables =
+            Tables { snapshot, tree: &pool.tree, ports, connections: Some(&pool.connections), options };
+        watch.hear(now_ns, |selector| selector.canonical(&tables));
         if let Holder::Simulated(simulated) = device {
             simulated.0.lock().eswitch.advance(now_ns);
         }

@@ -57,11 +57,11 @@ impl FlowWatch {
             .try_for_each(|(worker, queue)| worker.mailbox().post(WorkerCommand::Hints(queue)))
     }
 
-    /// Takes in what was told. `same` makes one selector of those that need no rules of their own.
-    pub fn hear(&mut self, now_ns: u64, same: impl Fn(FlowSelector) -> FlowSelector) {
+    /// Takes in what was told. `canonical` makes one selector of those that the same rules are for.
+    pub fn hear(&mut self, now_ns: u64, canonical: impl Fn(FlowSelector) -> FlowSelector) {
         for (worker, queue) in self.queues.iter().enumerate() {
             for selector in std::iter::from_fn(|| queue.pop()).take(HINTS) {
-                let selector = same(selector);
+                let selector = canonical(selector);
                 if self.flows.len() < WATCHED || self.flows.contains_key(&selector) {
                     self.flows.insert(selector, WatchedFlow { worker, told_ns: now_ns });
                 }
