@@ -8,6 +8,7 @@
 //! Runs on control's turn and never waits for anything but a worker's next look at its mailbox.
 
 mod device;
+mod gap;
 mod holder;
 mod source_ports;
 mod watch;
@@ -16,29 +17,27 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use pipelines::Direction;
-use pipelines::flow_key::Scope;
 use pipelines::hot::queue_pair;
-use pipelines::offload::arrival::{FlowOrigin, flow_of};
 use pipelines::offload::manager::{Debit, Manager, ManagerCounters, Pin, Rate, States, Status, Why};
 use pipelines::offload::sim;
 use pipelines::offload::translate::{FlowSelector, Tables, TranslateOptions};
-use pipelines::qos::{Class, Leaf};
 use pipelines::security::stays_in_hardware;
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{PortId, StartedPort};
-use rules::{ArrivalCount, BackEnd, FlowError, Usage};
+use rules::{BackEnd, FlowError, Usage};
 
 use device::nanos;
 pub use device::{Simulated, flow_engine};
+use gap::{ArrivalSource, begin_anew, quiet};
 use holder::Holder;
 pub use source_ports::{SourcePorts, note};
 use watch::FlowWatch;
 
 use crate::capabilities::{self, CapabilityReport};
-use crate::config::{Barrier, Config, OffloadConfig, OffloadDevice};
+use crate::config::{Config, OffloadConfig, OffloadDevice};
+use crate::worker::Pool;
 use crate::worker::eswitch::SimulatedDevice;
 use crate::worker::mailbox::WorkerError;
-use crate::worker::{Pool, WorkerCommand};
 
 /// How long a flow that nobody tells of is looked at, in turns of counters.
 const REMEMBERED: u64 = 10;
@@ -449,66 +448,4 @@ fn is_admitted(pool: &Pool, selector: &FlowSelector) -> bool {
         Some((Direction::Out, key)) => pool.rcft.ledger.lookup(key.words()).is_some(),
         _ => true,
     }
-}
-
-/// What is known of packets on their way from the device to software.
-struct ArrivalSource<'a> {
-    /// The simulated e-switch, which knows of each flow how many it has sent there.
-    simulated: Option<&'a Simulated>,
-    /// Of a NIC: flows of which no packet came in the last turn.
-    idle: &'a HashSet<FlowSelector>,
-}
-
-/// How many packets of a flow had come to software, when none of them is on its way there; `None` when one may be.
-fn quiet(
-    pool: &Pool,
-    tables: &Tables,
-    arrivals: &ArrivalSource,
-    barrier: Barrier,
-    selector: &FlowSelector,
-) -> Option<ArrivalCount> {
-    let rdma = selector.key.class() != 0;
-    match barrier {
-        Barrier::All => {}
-        Barrier::Rdma if rdma => {}
-        _ => return Some(device::ANY),
-    }
-    let flow = flow_of(selector, FlowOrigin::of(tables, &selector.key)?);
-    let count = match arrivals.simulated {
-        Some(Simulated(device)) => ArrivalCount(device.lock().drained(flow)?),
-        None => arrivals.idle.contains(selector).then_some(device::ANY)?,
-    };
-    // Looked at after that: what left the receive side may wait for tokens.
-    let leaf = leaf_of(tables, selector, rdma)?;
-    (waiting(pool, leaf) == Some(0)).then_some(count)
-}
-
-/// What the view of a queue pair knows of its sequence is void from the moment on from which hardware has its packets.
-fn begin_anew(pool: &Pool, watch: &FlowWatch, selector: &FlowSelector) -> bool {
-    selector.qpn.is_none() || watch.begin_anew(pool, selector).is_ok()
-}
-
-/// Who pays for a flow.
-fn leaf_of(tables: &Tables, selector: &FlowSelector, rdma: bool) -> Option<Leaf> {
-    let class = if rdma { Class::Rdma } else { Class::Tcp };
-    match selector.key.scope() {
-        Scope::Vnic(vnic) => Some(tables.tree.leaf(Direction::Out, vnic, class)),
-        Scope::Vpc(vpc) => {
-            let receiver = selector.key.addresses()?.destination;
-            let vnic = tables.snapshot.local_vnic(vpc, receiver)?;
-            Some(tables.tree.leaf(Direction::In, vnic, class))
-        }
-    }
-}
-
-/// Packets of a class that wait for tokens; `None` when a worker is gone.
-fn waiting(pool: &Pool, leaf: Leaf) -> Option<u32> {
-    if pool.workers.iter().all(|worker| worker.stats.pipeline.waiting.get() == 0) {
-        return Some(0);
-    }
-    let depth = |worker: &crate::worker::pool::WorkerHandle| {
-        let depths = worker.mailbox().ask(|reply| WorkerCommand::Depths(vec![leaf], reply)).ok()?;
-        depths.first().map(|depth| depth.packets)
-    };
-    pool.workers.iter().map(depth).sum()
 }
