@@ -240,6 +240,7 @@ impl Switch {
         // Before hardware: it keeps no flow whose connection has ended.
         self.connections.follow(&before, &snapshot, self.pool.now());
         self.offload.follow(&self.pool, &snapshot);
+        self.offload.forget_gone(&before, &snapshot);
         self.rcft.follow(&before, &snapshot, self.pool.now(), &mut self.events);
         self.tidying.follow(&before, &snapshot, self.pool.workers.len());
         // A string of changes must not keep what else there is to do waiting.

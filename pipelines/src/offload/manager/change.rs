@@ -29,6 +29,19 @@ impl Manager {
         self.debits.split_off(known)
     }
 
+    /// Forgets flows that are gone, and where an operator wanted them. Those that still have rules are forgotten when these have
+    /// gone.
+    pub fn forget(&mut self, is_gone: impl Fn(&FlowSelector) -> bool) {
+        let mut gone = Vec::new();
+        for (number, flow) in self.flows.iter_mut().filter(|(_, flow)| is_gone(&flow.selector)) {
+            (flow.pin, flow.told_ns) = (None, 0);
+            if flow.state.installed().is_none() {
+                gone.push(number);
+            }
+        }
+        gone.into_iter().for_each(|number| self.flows.remove(number));
+    }
+
     /// Flows that have rules.
     pub(super) fn installed(&mut self, chosen: impl Fn(&OffloadFlow) -> bool) -> Vec<FlowNumber> {
         let installed = |flow: &OffloadFlow| flow.state.installed().is_some() && chosen(flow);

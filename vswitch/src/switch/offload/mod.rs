@@ -9,6 +9,7 @@
 
 mod device;
 mod gap;
+mod gone;
 mod holder;
 mod source_ports;
 mod watch;
@@ -29,6 +30,7 @@ use rules::{BackEnd, FlowError, Usage};
 use device::nanos;
 pub use device::{Simulated, flow_engine};
 use gap::{ArrivalSource, begin_anew, quiet};
+use gone::Gone;
 use holder::Holder;
 pub use source_ports::{SourcePorts, note};
 use watch::FlowWatch;
@@ -204,6 +206,16 @@ impl OffloadControl {
             device,
             &Tables { snapshot, tree: &pool.tree, ports, connections: Some(&pool.connections), options },
         );
+    }
+
+    /// Forgets the flows of vNICs and VPCs that one snapshot has and the next one has not, and where an operator wanted them:
+    /// whoever gets their numbers begins with none. Behind [`follow`](Self::follow), which has taken their rules away.
+    pub fn forget_gone(&mut self, before: &Snapshot, after: &Snapshot) {
+        let gone = Gone::between(before, after);
+        if !gone.is_empty() {
+            self.manager.forget(|selector| gone.has(selector));
+            self.watch.forget_all(|selector| gone.has(selector));
+        }
     }
 
     /// One turn.

@@ -74,6 +74,11 @@ impl FlowWatch {
         self.flows.retain(|selector, watched| watched.told_ns >= since_ns || stays(selector));
     }
 
+    /// Forgets all flows that `is_gone` holds for.
+    pub fn forget_all(&mut self, is_gone: impl Fn(&FlowSelector) -> bool) {
+        self.flows.retain(|selector, _| !is_gone(selector));
+    }
+
     /// How much there was of each flow.
     pub fn samples(&self, pool: &Pool) -> Result<Vec<FlowSample>, WorkerError> {
         let by_worker =
