@@ -166,6 +166,31 @@ fn a_device_that_never_takes_an_operation_is_told_of() {
     assert_eq!(left, Left::default());
 }
 
+/// Answers that keep coming are no reason to wait for all of them.
+#[test]
+fn a_drain_ends_though_the_device_goes_on_answering() {
+    let bed = Bed::new();
+    let left = bed.run("late=1,late-us=100000", 8, |port, queue| {
+        let made: Vec<RuleId> = (0..200).map(|n| queue.create(&rule(1, n, None)).unwrap()).collect();
+        assert!(answers(queue, made.len()).values().all(|fine| *fine));
+        for id in &made {
+            queue.destroy(*id).unwrap();
+        }
+        let began = Instant::now();
+        let error = queue.drain().unwrap_err();
+        assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
+        assert_eq!(error.cause, Cause::Again, "{error}");
+        assert!(count(port, "flow_rules") > 0);
+        // They go all the same, when their turn comes.
+        while queue.drain().is_err() {
+            assert!(began.elapsed() < Duration::from_secs(20));
+        }
+        assert_eq!(count(port, "flow_rules"), 0);
+        well_behaved(port);
+    });
+    assert_eq!(left, Left::default());
+}
+
 #[test]
 fn a_rule_that_the_device_keeps_is_asked_for_until_it_goes() {
     let bed = Bed::new();

@@ -204,10 +204,10 @@ pub trait BackEnd {
     /// Hands the device what it was asked for so far, and takes in its answers, without waiting.
     fn push(&mut self) {}
 
-    /// Waits until the device has done all that it was asked for.
+    /// Waits until the device has done all that it was asked for, but for no longer than control may stand still: a second.
     ///
     /// # Errors
-    /// What it did not do; [`Cause::Again`] when it does not answer.
+    /// What it did not do; [`Cause::Again`] when it does not answer, or has more to do than in that time.
     fn drain(&mut self) -> Result<(), FlowError> {
         Ok(())
     }

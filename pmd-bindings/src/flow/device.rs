@@ -224,6 +224,8 @@ impl Drop for FlowDevice {
     fn drop(&mut self) {
         let port = self.proxy.get();
         match self.flush() {
+            // A queue goes on with what is left when it goes itself.
+            Err(error) if self.queued && error.cause == Cause::Again => {}
             Err(error) if error.cause != Cause::NoDevice => {
                 tracing::warn!(port, %error, "rules of an e-switch were left");
             }

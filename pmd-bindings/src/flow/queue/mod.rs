@@ -128,6 +128,8 @@ impl StartedPort {
 const NO_REASON: &str = "the device did not do it, and gives no reason";
 /// How long the device may answer nothing, or EAGAIN, before it is taken for an error.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long whoever waits for the device to have done all waits at most, though it goes on answering.
+const DRAIN: Duration = Duration::from_secs(1);
 
 impl FlowQueue {
     /// Operations that were asked for and that the device has not answered.
@@ -145,6 +147,41 @@ impl FlowQueue {
 
     fn has_room(&self) -> bool {
         self.outstanding < self.config.depth
+    }
+
+    /// Waits until the device has done all, as long as it goes on answering and for so long at most.
+    fn drain_within(&mut self, limit: Option<Duration>) -> Result<(), FlowError> {
+        self.retry();
+        self.marks.begin_turn();
+        let began = Instant::now();
+        let (mut since, mut before) = (began, self.done);
+        loop {
+            self.exchange()?;
+            if self.outstanding == 0 && self.backlog.is_empty() && !self.marks.are_due() {
+                break;
+            }
+            if self.done != before {
+                (since, before) = (Instant::now(), self.done);
+            }
+            let message = if since.elapsed() > PATIENCE {
+                format!("the device has not answered {} operations for a second", self.outstanding)
+            } else if limit.is_some_and(|limit| began.elapsed() > limit) {
+                format!(
+                    "after {DRAIN:?} the device still has {} operations to do, and more wait",
+                    self.outstanding
+                )
+            } else {
+                std::hint::spin_loop();
+                continue;
+            };
+            return Err(FlowError::new(Cause::Again, Where::Handle, message));
+        }
+        let message = match (self.stuck.len(), self.marks.stuck()) {
+            (0, 0) => return Ok(()),
+            (0, meters) => format!("the device does not let {meters} meters go"),
+            (rules, _) => format!("the device does not let {rules} rules go"),
+        };
+        Err(FlowError::new(Cause::Other(libc::EIO), Where::Handle, message))
     }
 }
 
@@ -206,30 +243,7 @@ impl BackEnd for FlowQueue {
     }
 
     fn drain(&mut self) -> Result<(), FlowError> {
-        self.retry();
-        self.marks.begin_turn();
-        let (mut since, mut before) = (Instant::now(), self.done);
-        loop {
-            self.exchange()?;
-            if self.outstanding == 0 && self.backlog.is_empty() && !self.marks.are_due() {
-                break;
-            }
-            if self.done != before {
-                (since, before) = (Instant::now(), self.done);
-            }
-            if since.elapsed() > PATIENCE {
-                let message =
-                    format!("the device has not answered {} operations for a second", self.outstanding);
-                return Err(FlowError::new(Cause::Again, Where::Handle, message));
-            }
-            std::hint::spin_loop();
-        }
-        let message = match (self.stuck.len(), self.marks.stuck()) {
-            (0, 0) => return Ok(()),
-            (0, meters) => format!("the device does not let {meters} meters go"),
-            (rules, _) => format!("the device does not let {rules} rules go"),
-        };
-        Err(FlowError::new(Cause::Other(libc::EIO), Where::Handle, message))
+        self.drain_within(Some(DRAIN))
     }
 
     fn destroy(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
@@ -277,7 +291,8 @@ impl BackEnd for FlowQueue {
         for rule in wanted.collect::<Vec<_>>() {
             self.destroy(rule)?;
         }
-        self.drain()
+        // Nobody asks for them later.
+        self.drain_within(None)
     }
 
     fn set_meter(&mut self, mtr_id: u32, meter: Option<Meter>) -> Result<(), FlowError> {
