@@ -62,6 +62,11 @@ impl<T> Slots<T> {
         self.slots[at].get_or_insert_with(fresh)
     }
 
+    /// The number behind the last that was ever given.
+    pub fn end(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     /// All things, by number.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().flatten()

@@ -20,6 +20,7 @@ mod queue_pairs;
 mod red;
 mod refusals;
 mod sim;
+mod slow;
 mod source_ports;
 mod store;
 mod translate;

@@ -7,7 +7,8 @@ use super::known::FlowNumber;
 use super::policy::Debit;
 use super::rate::{Rate, RateEstimator};
 use super::red::Classes;
-use crate::offload::store::{RuleState, RuleStore, Update};
+use super::time::Work;
+use crate::offload::store::{InstalledChain, RuleState, RuleStore, Update};
 use crate::offload::translate::{FlowSelector, Tables, Translator};
 use rules::{BackEnd, Cause, FlowError};
 
@@ -20,6 +21,7 @@ impl Manager {
         chosen: impl Fn(&FlowSelector) -> bool,
         why: Why,
     ) -> Vec<Debit> {
+        self.time.begin();
         let known = self.debits.len();
         for number in self.installed(|flow| chosen(&flow.selector)) {
             self.withdraw(back_end, number, Status::Software(why), 0);
@@ -48,22 +50,73 @@ impl Manager {
         self.flows.iter_mut().filter(|(_, flow)| installed(flow)).map(|(number, _)| number).collect()
     }
 
-    /// After a change of policy, topology, locations or limits: chains that are refused now go at once, those that
-    /// differ are changed in place, those that would match other packets go, and come again.
+    /// After a change of policy, topology, locations or limits: chains that are refused now go at once, and so do those that
+    /// would match other packets, to come again. Those that differ are changed in place: as many as there is time for, and
+    /// the others in the next turns, or when [`settle_all`](Self::settle_all) is called.
     pub fn follow<B: BackEnd>(&mut self, back_end: &mut B, tables: &Tables) {
+        self.time.begin();
+        self.stale.clear();
         let mut turn = Turn::default();
+        let mut differ = Vec::new();
         for number in self.installed(|_| true) {
-            if let Err(status) = self.change(back_end, tables, &mut turn, number) {
-                self.refused(&status);
-                self.withdraw(back_end, number, status, 0);
+            match self.change(back_end, tables, &mut turn, number, true) {
+                Ok(true) => {}
+                Ok(false) => differ.push(number),
+                Err(status) => self.leave_at_once(back_end, number, &status),
             }
         }
-        self.end(back_end, turn);
+        self.stale = differ;
+        // What is replaced goes behind it, and takes as long again.
+        self.change_until(back_end, tables, turn, Some(Work::Gates));
         if self.store.poll(back_end) {
             self.withdraw_failed(back_end, self.last_ns);
         }
         self.shut_ways(back_end);
         self.merge(tables);
+    }
+
+    /// Changes all chains that [`follow`](Self::follow) had no time for.
+    pub fn settle_all<B: BackEnd>(&mut self, back_end: &mut B, tables: &Tables) {
+        self.change_until(back_end, tables, Turn::default(), None);
+        if self.store.poll(back_end) {
+            self.withdraw_failed(back_end, self.last_ns);
+        }
+        self.shut_ways(back_end);
+    }
+
+    /// Goes on where [`follow`](Self::follow) had no time left.
+    pub(super) fn change_stale<B: BackEnd>(&mut self, back_end: &mut B, tables: &Tables) {
+        if !self.stale.is_empty() {
+            self.change_until(back_end, tables, Turn::default(), Some(Work::Changes));
+        }
+    }
+
+    fn change_until<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        tables: &Tables,
+        mut turn: Turn,
+        until: Option<Work>,
+    ) {
+        let mut stale = std::mem::take(&mut self.stale).into_iter();
+        let mut any = false;
+        for number in stale.by_ref() {
+            if any && until.is_some_and(|work| self.time.is_over(work)) {
+                self.stale.push(number);
+                break;
+            }
+            any = true;
+            if let Err(status) = self.change(back_end, tables, &mut turn, number, false) {
+                self.leave_at_once(back_end, number, &status);
+            }
+        }
+        self.stale.extend(stale);
+        self.end(back_end, turn);
+    }
+
+    fn leave_at_once<B: BackEnd>(&mut self, back_end: &mut B, number: FlowNumber, status: &Status) {
+        self.refused(status);
+        self.withdraw(back_end, number, status.clone(), 0);
     }
 
     /// A gate that the device does not let go leads to its adjacency. Packets of a flow that was withdrawn would go on where
@@ -102,22 +155,40 @@ impl Manager {
         }
     }
 
+    /// Has a chain do what the tables say. False when it `may_wait`, and that takes calls of the device. What may be in the wrong
+    /// hands if it goes on as it did never waits: only a tunnel of the same network that leads elsewhere does, or another way to
+    /// the same adjacency.
     fn change<B: BackEnd>(
         &mut self,
         back_end: &mut B,
         tables: &Tables,
         turn: &mut Turn,
         number: FlowNumber,
-    ) -> Result<(), Status> {
-        let Some(selector) = self.flows.at(number).map(|flow| flow.selector) else { return Ok(()) };
+        may_wait: bool,
+    ) -> Result<bool, Status> {
+        let inside = self.flows.at(number).filter(|flow| flow.state.installed().is_some());
+        let Some(selector) = inside.map(|flow| flow.selector) else { return Ok(true) };
         let plan = self.translator.plan(tables, &selector).map_err(Status::Refused)?;
-        let made = self.renew(back_end, tables, turn, &plan);
-        if made.is_err() {
+        let due = turn.due(tables, &plan).inspect_err(|_| self.translator.forget(&plan.facts));
+        let due = due.map_err(Status::Refused)?;
+        let installed = self.flows.at(number).and_then(|flow| flow.state.installed());
+        let waits = |installed: &InstalledChain| {
+            let store = &self.store;
+            let is_as_it_was = due.is_there(store) && store.has_own(installed, &due.own);
+            let leads_there =
+                due.leads_there(store) || plan.enters_tunnel() && store.enters_tunnel(installed);
+            installed.facts == plan.facts && leads_there && !is_as_it_was
+        };
+        if may_wait && installed.is_some_and(waits) {
             self.translator.forget(&plan.facts);
+            return Ok(false);
         }
+        let made = self.bundles(back_end, turn, &plan, due);
+        let made = made.map_err(|error| Status::RefusedByDevice(error.to_string()));
+        let made = made.inspect_err(|_| self.translator.forget(&plan.facts));
         let Renewed { bundles, own, changed } = made?;
         let Some(installed) = self.flows.at_mut(number).and_then(|flow| flow.state.installed_mut()) else {
-            return Ok(());
+            return Ok(true);
         };
         let update = self.store.update(back_end, installed, bundles, own, &plan.facts);
         match update.map_err(|error| Status::RefusedByDevice(error.to_string()))? {
@@ -128,7 +199,7 @@ impl Manager {
             Update::Changed => self.counters.updated += 1,
             Update::Same => self.counters.updated += u64::from(changed),
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Compares with the device, and puts back what it has lost. Packets that met half a chain went to software: the
@@ -139,10 +210,37 @@ impl Manager {
     /// The device's, when it does not take a rule again.
     pub fn audit<B: BackEnd>(&mut self, back_end: &mut B) -> Result<usize, FlowError> {
         self.store.ask_again(back_end, true);
-        let lost = self.store.audit(back_end);
-        if lost == 0 {
-            return Ok(0);
+        self.store.begin_audit();
+        self.found_lost = 0;
+        self.audit_part(back_end, None).unwrap_or(Ok(0))
+    }
+
+    /// Goes on with an audit as long as a turn may take, or begins one: what it came to, once it is through. `None`: there is
+    /// more to compare.
+    pub fn go_on_with_audit<B: BackEnd>(&mut self, back_end: &mut B) -> Option<Result<usize, FlowError>> {
+        self.time.begin();
+        self.audit_part(back_end, Some(Work::Rules))
+    }
+
+    pub(super) fn audit_part<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        until: Option<Work>,
+    ) -> Option<Result<usize, FlowError>> {
+        let time = &self.time;
+        let is_over = || until.is_some_and(|work| time.is_over(work));
+        let (lost, is_through) = self.store.audit_until(back_end, is_over);
+        let repaired = if lost > 0 { self.put_back(back_end, lost) } else { Ok(()) };
+        self.found_lost += lost;
+        if let Err(error) = repaired {
+            self.found_lost = 0;
+            return Some(Err(error));
         }
+        is_through.then(|| Ok(std::mem::take(&mut self.found_lost)))
+    }
+
+    /// Makes rules again that were lost.
+    fn put_back<B: BackEnd>(&mut self, back_end: &mut B, lost: usize) -> Result<(), FlowError> {
         let now_ns = self.last_ns;
         let mut settled = Vec::new();
         for (number, flow) in self.flows.iter_mut() {
@@ -165,10 +263,10 @@ impl Manager {
         self.shut_ways(back_end);
         let repaired = self.store.repair(back_end);
         self.counters.repaired += lost as u64;
-        repaired.map(|()| lost)
+        repaired
     }
 
-    /// Switches offload on or off; off takes effect with the next [`reconcile`](Self::reconcile).
+    /// Switches offload on or off; off takes effect with the next calls of [`reconcile`](Self::reconcile), as they have time.
     pub fn switch(&mut self, on: bool) {
         self.on = on;
     }
@@ -180,6 +278,7 @@ impl Manager {
         self.translator = Translator::default();
         self.classes = Classes::default();
         self.coming.clear();
+        self.stale.clear();
         for (_, flow) in self.flows.iter_mut() {
             self.counters.withdrawn += u64::from(matches!(flow.state, InstallState::Hardware(_)));
             flow.state = InstallState::software(Status::Software(Why::Off));

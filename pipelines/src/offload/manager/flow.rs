@@ -118,8 +118,12 @@ pub(super) struct OffloadFlow {
     pub meter: RateEstimator,
     /// What its gate has counted since it was opened last.
     pub counter: DeviceCounter,
-    /// When that was last believed, or the flow came into hardware.
+    /// When that was last believed, or the flow came into hardware; or when it began to tell nothing that is believed.
     pub counted_ns: u64,
+    /// The last reading was not believed, or not to be had.
+    pub is_silent: bool,
+    /// The device has said that no packet came for long.
+    pub is_aged: bool,
     /// Since when it has been too cold for hardware.
     pub cold_since_ns: Option<u64>,
     /// When software told of it last.
@@ -135,6 +139,8 @@ impl OffloadFlow {
             meter,
             counter: DeviceCounter::default(),
             counted_ns: 0,
+            is_silent: false,
+            is_aged: false,
             cold_since_ns: None,
             told_ns: now_ns,
         }

@@ -5,10 +5,11 @@ use std::cmp::Reverse;
 use super::flow::{InstallState, OffloadFlow, Status, Why};
 use super::known::FlowNumber;
 use super::rate::RateEstimator;
+use super::time::Work;
 use super::{Manager, NANO, because};
 use crate::offload::counter::DeviceCounter;
 use crate::offload::hasher::Map;
-use crate::offload::store::{Bundle, Bundles, RuleState};
+use crate::offload::store::{Bundle, Bundles, RuleState, RuleStore};
 use crate::offload::translate::{
     Adjacency, ChainPlan, FlowSelector, OffloadRefusal, PathKey, PathRules, Tables,
 };
@@ -31,11 +32,11 @@ pub(super) struct FlowRate {
 }
 
 /// Rules of a flow that are to be made.
-struct MissingRules {
+pub(super) struct MissingRules {
     /// Those of its adjacency and of its path, unless they are there.
     adjacencies: Option<Vec<FlowRule>>,
     path: Option<PathRules>,
-    own: Vec<FlowRule>,
+    pub own: Vec<FlowRule>,
 }
 
 /// What a flow has from now on: the bundles of its adjacency and its path, its own rules, and whether any rule that was there
@@ -52,10 +53,21 @@ impl MissingRules {
         let path = self.path.iter().flat_map(|path| &path.rules);
         self.adjacencies.iter().flatten().chain(path)
     }
+
+    /// True when they are all there and do what they should, the flow's own ones aside.
+    pub fn is_there(&self, store: &RuleStore) -> bool {
+        let meter = self.path.as_ref().and_then(|path| path.meter);
+        meter.is_none_or(|(id, _)| store.has_meter(id)) && self.shared().all(|rule| store.has(rule))
+    }
+
+    /// True when those of its adjacency are.
+    pub fn leads_there(&self, store: &RuleStore) -> bool {
+        self.adjacencies.iter().flatten().all(|rule| store.has(rule))
+    }
 }
 
 impl Turn {
-    fn due(&self, tables: &Tables, plan: &ChainPlan) -> Result<MissingRules, OffloadRefusal> {
+    pub fn due(&self, tables: &Tables, plan: &ChainPlan) -> Result<MissingRules, OffloadRefusal> {
         let adjacencies = !self.adjacencies.contains_key(&plan.facts.adjacency);
         let path = !self.paths.contains_key(&plan.path);
         Ok(MissingRules {
@@ -80,6 +92,7 @@ impl Manager {
         let rate = |number: &FlowNumber| Reverse(self.flows.at(*number).map(|flow| flow.rate().packets));
         coming.sort_by_cached_key(|number| (rate(number), *number));
         let mut failed: Vec<(FlowNumber, Status)> = Vec::new();
+        let mut opened = false;
         for number in coming {
             let Some(flow) = self.flows.at_mut(number) else { continue };
             if !matches!(flow.state, InstallState::Preparing(..) | InstallState::Opening(..)) {
@@ -105,7 +118,13 @@ impl Manager {
                     failed.push((number, Status::RefusedByDevice(error.to_string())));
                     state
                 }
+                (state @ InstallState::Preparing(..), RuleState::InForce)
+                    if opened && self.time.is_over(Work::Gates) =>
+                {
+                    state
+                }
                 (InstallState::Preparing(mut installed, since_ns), RuleState::InForce) => {
+                    opened = true;
                     let count = if self.policy.barrier { quiet(&flow.selector) } else { None };
                     if count.is_none() && self.policy.barrier {
                         if late(since_ns) {
@@ -122,7 +141,7 @@ impl Manager {
                 }
                 (InstallState::Opening(installed, _), RuleState::InForce) => {
                     flow.meter = RateEstimator::begin(0, 0, now_ns, flow.meter.rate());
-                    flow.counted_ns = now_ns;
+                    (flow.counted_ns, flow.is_silent, flow.is_aged) = (now_ns, false, false);
                     flow.cold_since_ns = None;
                     self.counters.installed += 1;
                     InstallState::Hardware(installed)
@@ -133,7 +152,11 @@ impl Manager {
                 self.coming.push(number);
             }
         }
-        for (number, status) in failed {
+        for (done, (number, status)) in failed.into_iter().enumerate() {
+            // The others are found again in the next turn.
+            if done > 0 && self.time.is_over(Work::Gates) {
+                break;
+            }
             let later = now_ns + self.policy.retry_ns;
             match status {
                 Status::Software(Why::NoRoom) => {
@@ -148,7 +171,7 @@ impl Manager {
         }
     }
 
-    /// Hot flows in software, hottest first, as many as may come in now.
+    /// Hot flows in software, hottest first, as many as may come in now and as there is time for.
     pub(super) fn install_hot<B: BackEnd>(
         &mut self,
         back_end: &mut B,
@@ -158,9 +181,14 @@ impl Manager {
     ) {
         hot.sort_unstable_by_key(|flow| (Reverse(flow.packets), flow.number));
         let mut turn = Turn::default();
-        for flow in hot {
+        for (done, flow) in hot.into_iter().enumerate() {
             let number = flow.number;
-            if let Err((status, not_before_ns)) = self.install(back_end, tables, &mut turn, flow, now_ns)
+            let made = if done > 0 && self.time.is_over(Work::Rules) {
+                Err((Status::Software(Why::Turn), 0))
+            } else {
+                self.install(back_end, tables, &mut turn, flow, now_ns)
+            };
+            if let Err((status, not_before_ns)) = made
                 && let Some(flow) = self.flows.at_mut(number)
             {
                 flow.state = InstallState::Software { status, not_before_ns };
@@ -246,7 +274,7 @@ impl Manager {
     }
 
     /// Makes the bundles of a flow where they are not there.
-    fn bundles<B: BackEnd>(
+    pub(super) fn bundles<B: BackEnd>(
         &mut self,
         back_end: &mut B,
         turn: &mut Turn,
@@ -270,19 +298,6 @@ impl Manager {
         }
         let bundles = Bundles { adjacencies: turn.adjacencies[&adjacency], path: turn.paths[&plan.path] };
         Ok(Renewed { bundles, own: due.own, changed })
-    }
-
-    /// What a flow in hardware has from now on.
-    pub(super) fn renew<B: BackEnd>(
-        &mut self,
-        back_end: &mut B,
-        tables: &Tables,
-        turn: &mut Turn,
-        plan: &ChainPlan,
-    ) -> Result<Renewed, Status> {
-        let due = turn.due(tables, plan).map_err(Status::Refused)?;
-        let made = self.bundles(back_end, turn, plan, due);
-        made.map_err(|error| Status::RefusedByDevice(error.to_string()))
     }
 
     /// Rules that fit: what the policy allows, or what the device was seen to hold.

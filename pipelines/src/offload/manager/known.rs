@@ -40,6 +40,13 @@ impl Known {
         }
     }
 
+    /// Numbers that flows may have, each once, beginning with this one.
+    pub fn numbers(&self, first: FlowNumber) -> impl Iterator<Item = FlowNumber> + use<> {
+        let end = self.flows.end();
+        let first = first.min(end);
+        (first..end).chain(0..first)
+    }
+
     /// All flows, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &OffloadFlow> {
         self.flows.iter()

@@ -7,6 +7,9 @@
 //! ```
 //! Runs on control, never on a worker, and knows the time only as it is told. It counts nothing twice: samples are what
 //! the tables say in all, debits of hardware included, and only the speed of a flow in software is read off them.
+//!
+//! However long the device takes for a call, no turn takes much longer than its limit ([`Manager::limit_turns`]), but for what
+//! must not wait: flows that may not be in hardware any more leave at once.
 
 mod change;
 mod explain;
@@ -17,10 +20,12 @@ mod policy;
 mod rate;
 mod rates;
 mod red;
+mod time;
 
 pub use flow::{Pin, Status, Why};
 pub use policy::{Debit, FlowSample, ManagerCounters, Policy, States};
 pub use rate::Rate;
+pub use time::Clock;
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -35,6 +40,7 @@ use rate::RateEstimator;
 use rates::RatesDue;
 use red::Classes;
 use rules::{ArrivalCount, BackEnd, Cause, FlowError, RuleId, Usage};
+use time::{TurnTime, Work};
 
 /// Decides which flows are in hardware, and keeps them there.
 pub struct Manager {
@@ -57,6 +63,13 @@ pub struct Manager {
     port: Option<u64>,
     /// With so many rules the device was full, and until when that is believed.
     full: Option<(usize, u64)>,
+    time: TurnTime,
+    /// The flow whose counter is read first in the next turn.
+    next_counter: FlowNumber,
+    /// Flows in hardware that are still to do what the tables say.
+    stale: Vec<FlowNumber>,
+    /// Rules that were found lost by the audit that is under way.
+    found_lost: usize,
 }
 
 /// Rules that may be made at once after a quiet time, at least: a chain has no more.
@@ -84,7 +97,17 @@ impl Manager {
             last_ns: 0,
             port: None,
             full: None,
+            time: TurnTime::default(),
+            next_counter: 0,
+            stale: Vec::new(),
+            found_lost: 0,
         }
+    }
+
+    /// Says how long a turn may keep its caller waiting for the device, and which clock tells. Without, a turn takes what it
+    /// takes.
+    pub fn limit_turns(&mut self, clock: Clock, limit_ns: u64) {
+        self.time = TurnTime::new(clock, limit_ns);
     }
 
     /// Says where a flow has to be; `None`: where it belongs. Takes effect with the next [`reconcile`](Self::reconcile).
@@ -122,8 +145,9 @@ impl Manager {
         mut quiet: impl FnMut(&FlowSelector) -> Option<ArrivalCount>,
         now_ns: u64,
     ) -> Vec<Debit> {
-        let ns = u128::from(now_ns.saturating_sub(self.last_ns));
-        self.last_ns = now_ns;
+        self.time.begin();
+        let before_ns = std::mem::replace(&mut self.last_ns, now_ns);
+        let ns = u128::from(now_ns.saturating_sub(before_ns));
         let rate = self.policy.rules_per_second;
         let most = u128::from(rate.max(BURST)) * NANO;
         self.store.advance(self.pace());
@@ -133,11 +157,12 @@ impl Manager {
             self.withdraw_failed(back_end, now_ns);
         }
         self.read_samples(tables, samples, now_ns);
-        self.read_counters(back_end, now_ns);
+        self.read_counters(back_end, before_ns, now_ns);
         self.withdraw_over_rate(back_end, now_ns);
         self.age(back_end);
         self.proceed(back_end, &mut quiet, now_ns);
         let hot = self.choose_hot(back_end, now_ns);
+        self.change_stale(back_end, tables);
         self.set_rates(back_end, tables, now_ns);
         self.install_hot(back_end, tables, hot, now_ns);
         self.shut_ways(back_end);
@@ -156,6 +181,7 @@ impl Manager {
         if self.coming.is_empty() {
             return;
         }
+        self.time.begin();
         if self.store.poll(back_end) {
             self.withdraw_failed(back_end, now_ns);
         }
@@ -183,17 +209,23 @@ impl Manager {
         }
     }
 
-    /// Counters of flows in hardware.
-    fn read_counters<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) {
+    /// Counters of flows in hardware; `before_ns` is when that was done last.
+    fn read_counters<B: BackEnd>(&mut self, back_end: &mut B, before_ns: u64, now_ns: u64) {
         let (patience, pace) = (self.policy.refresh_ns, self.pace());
         let (mut lost, mut silent) = (Vec::new(), Vec::new());
         let silence = patience.saturating_mul(SILENT);
-        for (number, flow) in self.flows.iter_mut() {
+        let mut any = false;
+        for number in self.flows.numbers(std::mem::take(&mut self.next_counter)) {
+            let Some(flow) = self.flows.at_mut(number) else { continue };
             let InstallState::Hardware(installed) = &flow.state else { continue };
+            if std::mem::replace(&mut any, true) && self.time.is_over(Work::Counters) {
+                self.next_counter = number;
+                break;
+            }
             let words = match self.store.query(back_end, installed) {
                 Ok(usage) => match flow.counter.read(usage, pace) {
                     Growth::By(Usage { packets, bytes }) => {
-                        flow.counted_ns = now_ns;
+                        (flow.counted_ns, flow.is_silent) = (now_ns, false);
                         flow.meter.rise(packets, bytes, now_ns, patience);
                         if packets > 0 {
                             let leaf = installed.facts.leaf;
@@ -213,6 +245,10 @@ impl Manager {
                 }
                 Err(error) => error.to_string(),
             };
+            if !std::mem::replace(&mut flow.is_silent, true) {
+                // For how long it was not asked does not count.
+                flow.counted_ns = flow.counted_ns.max(before_ns);
+            }
             if now_ns.saturating_sub(flow.counted_ns) > silence {
                 let words = format!("the device does not tell what it did: {words}");
                 silent.push((number, Status::RefusedByDevice(words)));
@@ -225,7 +261,7 @@ impl Manager {
             return;
         }
         // Rules are gone behind our back: put back what the device takes.
-        if let Err(error) = self.audit(back_end) {
+        if let Some(Err(error)) = self.audit_part(back_end, Some(Work::Counters)) {
             let words = Status::RefusedByDevice(error.to_string());
             self.leave_refused(back_end, lost, &words, now_ns);
         }
@@ -266,24 +302,19 @@ impl Manager {
             return;
         }
         let aged: HashSet<RuleId> = aged.into_iter().collect();
-        let (mut out, mut known) = (Vec::new(), HashSet::new());
-        for (number, flow) in self.flows.iter_mut() {
+        let mut known = HashSet::new();
+        for (_, flow) in self.flows.iter_mut() {
             let gate = flow.state.installed().and_then(|installed| self.store.counting(installed));
             let Some(gate) = gate.filter(|gate| aged.contains(gate)) else { continue };
             known.insert(gate);
-            if flow.pin != Some(Pin::Hardware) {
-                out.push(number);
-            }
+            flow.is_aged = flow.pin != Some(Pin::Hardware);
         }
         self.counters.unknown_aged += (aged.len() - known.len()) as u64;
-        for number in out {
-            self.counters.aged += 1;
-            self.withdraw(back_end, number, Status::Software(Why::Cold), 0);
-        }
     }
 
-    /// Looks at each flow once: those that have been below half of what makes a flow hot for a while leave hardware,
-    /// those that software does not know any more are forgotten. The hot ones in software, and how hot.
+    /// Looks at each flow once: those that have aged or been below half of what makes a flow hot for a while leave hardware,
+    /// as many as there is time for; those that software does not know any more are forgotten. The hot ones in software, and
+    /// how hot.
     fn choose_hot<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) -> Vec<FlowRate> {
         let Self { policy, on, flows, .. } = self;
         let (mut out, mut hot, mut forgotten) = (Vec::new(), Vec::new(), Vec::new());
@@ -298,7 +329,7 @@ impl Manager {
                 match flow.pin {
                     _ if !*on => out.push((number, Why::Off)),
                     Some(Pin::Software) => out.push((number, Why::Pinned)),
-                    None if cooled => out.push((number, Why::Cold)),
+                    None if cooled || flow.is_aged => out.push((number, Why::Cold)),
                     _ => {}
                 }
                 continue;
@@ -315,7 +346,14 @@ impl Manager {
             }
         }
         forgotten.into_iter().for_each(|number| self.flows.remove(number));
-        out.into_iter().for_each(|(number, why)| self.withdraw(back_end, number, Status::Software(why), 0));
+        for (done, (number, why)) in out.into_iter().enumerate() {
+            if done > 0 && self.time.is_over(Work::Withdrawals) {
+                break;
+            }
+            let has_aged = self.flows.at(number).is_some_and(|flow| flow.is_aged);
+            self.counters.aged += u64::from(has_aged && why == Why::Cold);
+            self.withdraw(back_end, number, Status::Software(why), 0);
+        }
         hot
     }
 
@@ -352,7 +390,7 @@ impl Manager {
             }
         }
         flow.meter = RateEstimator::elsewhere(self.last_ns, flow.meter.rate());
-        flow.cold_since_ns = None;
+        (flow.cold_since_ns, flow.is_aged) = (None, false);
         self.counters.withdrawn += u64::from(was_inside);
     }
 }

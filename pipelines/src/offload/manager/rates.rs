@@ -2,6 +2,7 @@
 
 use super::super::translate::{self, Tables};
 use super::flow::{OffloadFlow, Status};
+use super::time::Work;
 use super::{Leaf, Manager};
 use rules::{BackEnd, Cause, FlowError};
 
@@ -16,7 +17,7 @@ impl Manager {
     /// Sets the meters of classes to their shares as they are now. Flows of a class whose meter the device does not change
     /// leave hardware, pinned or not: they would be held to a rate that is no longer theirs.
     ///
-    /// A back end may take its time before it says that it is to be asked again, and control has other things to do: the
+    /// A back end may take its time, also before it says that it is to be asked again, and control has other things to do: the
     /// round ends there, and the next one begins with that meter, so that all have their turn.
     pub(super) fn set_rates<B: BackEnd>(&mut self, back_end: &mut B, tables: &Tables, now_ns: u64) {
         let mut refused = self.store.failed_meters(back_end);
@@ -25,7 +26,11 @@ impl Manager {
         meters.sort_unstable();
         let first = due.map_or(0, |due| meters.partition_point(|meter| *meter < due.meter));
         meters.rotate_left(first);
-        for id in meters {
+        for (done, id) in meters.into_iter().enumerate() {
+            if done > 0 && self.time.is_over(Work::Rates) {
+                self.rates_due = Some(RatesDue { meter: id, since_ns: now_ns });
+                break;
+            }
             let leaf = Leaf(id - 1);
             // A class whose share is not known at the moment keeps the one it had.
             let Ok(meter) = translate::meter(tables, leaf) else { continue };

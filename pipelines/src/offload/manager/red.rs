@@ -14,6 +14,7 @@
 use super::Manager;
 use super::flow::{OffloadFlow, Pin, Status, Why};
 use super::policy::Debit;
+use super::time::Work;
 use crate::offload::hasher::Map;
 use crate::qos::Leaf;
 use rules::{BackEnd, Meter, Usage};
@@ -118,7 +119,8 @@ impl Manager {
     /// Classes whose meters turned packets away since the last time.
     fn read_red<B: BackEnd>(&mut self, back_end: &mut B) -> Vec<Leaf> {
         let mut over = Vec::new();
-        for (id, usage) in self.store.turned_away(back_end) {
+        let time = &self.time;
+        for (id, usage) in self.store.turned_away(back_end, || time.is_over(Work::Red)) {
             let red = self.classes.red.entry(Leaf(id - 1)).or_default();
             red.packets += usage.packets;
             red.bytes += usage.bytes;

@@ -2,7 +2,7 @@
 
 use super::{Bundle, Bundles, RuleState, RuleStore, SharedNumber, SharedRule, hash_of};
 use crate::offload::translate::{Chain, ChainFacts};
-use rules::{ArrivalCount, BackEnd, Cause, FlowError, FlowRule, Guard, RuleId, Usage, Where};
+use rules::{Action, ArrivalCount, BackEnd, Cause, FlowError, FlowRule, Guard, RuleId, Usage, Where};
 
 /// The last rule of a chain.
 #[derive(Debug)]
@@ -228,6 +228,31 @@ impl RuleStore {
         let old = std::mem::replace(&mut installed.bundles, bundles);
         self.drop_bundles(back_end, old);
         Ok(if changed { Update::Changed } else { Update::Same })
+    }
+
+    /// True when these are the own rules of a chain, and all that were made are there.
+    pub fn has_own(&self, installed: &InstalledChain, own: &[FlowRule]) -> bool {
+        let Some((gate, aside)) = own.split_last() else { return false };
+        let does = |number: SharedNumber, rule| self.rules.at(number).is_some_and(|known| known.does(rule));
+        let has_gate = match &installed.gate {
+            Gate::Due(rule) => rule == gate,
+            Gate::Made(number) => does(*number, gate),
+            Gate::None => false,
+        };
+        let has_aside = match (installed.aside, aside) {
+            (None, []) => true,
+            (Some(number), [rule]) => does(number, rule),
+            _ => false,
+        };
+        has_gate && has_aside
+    }
+
+    /// True for a chain that puts its packets into a tunnel.
+    pub fn enters_tunnel(&self, installed: &InstalledChain) -> bool {
+        let rules = self.bundles.at(installed.bundles.adjacencies.0).map(|rules| &rules.numbers);
+        let rules = rules.into_iter().flatten().filter_map(|number| self.rules.at(*number));
+        let enters = |action: &Action| matches!(action, Action::RawEncap(_));
+        rules.into_iter().any(|known| known.rule.actions.iter().any(enters))
     }
 
     fn use_bundles(&mut self, bundles: Bundles) {

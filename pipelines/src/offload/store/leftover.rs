@@ -8,6 +8,8 @@ use rules::{BackEnd, Cause, FlowError, FlowRule, RuleId, Usage, Where};
 
 /// A rule that the device has not let go so often waits for a while.
 const REFUSALS: u32 = 8;
+/// So many of them are asked for at a time at most, for the device may take its time for each.
+const AT_ONCE: usize = 64;
 /// For so long.
 const RETRY_NS: u64 = 500_000_000;
 
@@ -79,10 +81,12 @@ impl Leftovers {
 
     /// Asks again for the rules whose turn it is, or for all.
     fn ask<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64, all: bool) {
+        let mut asked = 0;
         self.rules.retain_mut(|left| {
-            if now_ns < left.not_before_ns && !all {
+            if !all && (now_ns < left.not_before_ns || asked == AT_ONCE) {
                 return true;
             }
+            asked += 1;
             let Some(error) = back_end.destroy(left.id).err().filter(stays) else { return false };
             left.words = error.to_string();
             left.refusals = left.refusals.saturating_add(1);

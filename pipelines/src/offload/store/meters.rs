@@ -20,6 +20,8 @@ pub(super) struct Away {
     pub(super) tunnel_len: usize,
     /// What was told of it.
     pub(super) told: DeviceCounter,
+    /// The last round over all of them in which it was asked.
+    pub(super) round: u64,
 }
 
 impl Away {
@@ -49,16 +51,33 @@ impl RuleStore {
         }
     }
 
-    /// What meters turned away since the last time, as software counts it.
-    pub fn turned_away<B: BackEnd>(&mut self, back_end: &mut B) -> Vec<(u32, Usage)> {
+    /// What meters turned away since the last time, as software counts it. With many of them not all are asked at a time: once
+    /// `is_over` says so, the others are for the next call.
+    pub fn turned_away<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        is_over: impl Fn() -> bool,
+    ) -> Vec<(u32, Usage)> {
         let mut all = std::mem::take(&mut self.last_away);
-        for (number, away) in &mut self.away {
+        let mut any = false;
+        let round = self.away_round + 1;
+        for (number, away) in self.away.iter_mut().filter(|(_, away)| away.round < round) {
             let Some(shared) = self.rules.at(*number) else { continue };
+            if std::mem::replace(&mut any, true) && is_over() {
+                return all;
+            }
+            away.round = round;
             if let Ok(seen) = back_end.query(shared.old.unwrap_or(shared.id)) {
                 all.push((away.meter, away.more(add(shared.before, seen), self.pace)));
             }
         }
+        self.away_round = round;
         all
+    }
+
+    /// True for a meter that is set at the back end.
+    pub fn has_meter(&self, id: u32) -> bool {
+        self.meters.contains_key(&id)
     }
 
     /// Ids of the meters that are set at the back end.

@@ -55,6 +55,13 @@ struct SharedRule {
     before: Usage,
 }
 
+impl SharedRule {
+    /// True when it is this rule, and has not failed.
+    fn does(&self, rule: &FlowRule) -> bool {
+        self.rule == *rule && !matches!(self.state, RuleState::Failed(_))
+    }
+}
+
 /// Rules of a bundle.
 #[derive(Default)]
 struct BundledRules {
@@ -101,7 +108,11 @@ pub struct RuleStore {
     away: Map<SharedNumber, Away>,
     /// What such rules saw that are gone.
     last_away: Vec<(u32, Usage)>,
+    /// Rounds in which all of them were asked.
+    away_round: u64,
     leftovers: Leftovers,
+    /// The rule that the audit under way asks for next.
+    next_audited: SharedNumber,
     /// Some rule has failed since the last [poll](Self::poll).
     has_failed: bool,
     /// The time, and what counters are held against; as they were told last.
@@ -161,6 +172,12 @@ impl RuleStore {
         rules.into_iter().filter(|rule| self.find(hash_of(rule), rule).is_none()).count()
     }
 
+    /// True when this rule is there as it is, or on its way.
+    pub fn has(&self, rule: &FlowRule) -> bool {
+        let known = self.find(hash_of(rule), rule).and_then(|number| self.rules.at(number));
+        known.is_some_and(|known| known.does(rule))
+    }
+
     fn find(&self, hash: u64, rule: &FlowRule) -> Option<SharedNumber> {
         let same = |number: &&SharedNumber| {
             self.rules
@@ -201,7 +218,8 @@ impl RuleStore {
                 Ok((number, is_changed)) => {
                     if let Some(meter) = away {
                         let told = DeviceCounter::begin(self.pace.now_ns);
-                        self.away.entry(number).or_insert(Away { meter, tunnel_len, told });
+                        let away = Away { meter, tunnel_len, told, round: self.away_round };
+                        self.away.entry(number).or_insert(away);
                     }
                     made.numbers.push(number);
                     changed |= is_changed;
@@ -407,18 +425,35 @@ impl RuleStore {
     /// were. Gates of chains that need them are to be [closed](Self::close) before they are made again: packets that
     /// met half a chain are in software.
     pub fn audit<B: BackEnd>(&mut self, back_end: &mut B) -> usize {
+        self.begin_audit();
+        self.audit_until(back_end, || false).0
+    }
+
+    /// The next rule that an audit asks for is the first.
+    pub fn begin_audit(&mut self) {
+        self.next_audited = 0;
+    }
+
+    /// Goes on with an [audit](Self::audit) until `is_over` says so, and whether it is through.
+    pub fn audit_until<B: BackEnd>(&mut self, back_end: &mut B, is_over: impl Fn() -> bool) -> (usize, bool) {
         let mut lost = 0;
-        for (_, shared) in self.rules.iter_mut() {
-            if let RuleState::InForce | RuleState::Waiting = shared.state
-                && let Err(error) = back_end.query(shared.id)
+        let first = std::mem::take(&mut self.next_audited);
+        for number in first..self.rules.end() {
+            let Some(shared) = self.rules.at_mut(number) else { continue };
+            let (RuleState::InForce | RuleState::Waiting) = shared.state else { continue };
+            if let Err(error) = back_end.query(shared.id)
                 && error.cause == Cause::Gone
             {
                 shared.state = RuleState::Failed(error);
                 self.changes += 1;
                 lost += 1;
             }
+            if is_over() {
+                self.next_audited = number + 1;
+                return (lost, false);
+            }
         }
-        lost
+        (lost, true)
     }
 
     /// Makes rules again that were lost. Of one whose counter alone the device has lost, the rest goes before.

@@ -10,6 +10,7 @@ use super::shared::{adjacencies, classes, guards, roots, unassigned};
 use super::{Adjacency, Framing, OffloadRefusal, TO_SOFTWARE, Tables, group, meter, rule};
 use crate::flow_key::{FlowKey, Scope};
 use crate::qos::{Class, Leaf};
+use crate::vlt::Place;
 use rules::{Action, FlowRule, Item, Meter};
 
 /// The rules of one flow, in the order in which they are made; they go in the opposite one. The last is the flow's own
@@ -136,6 +137,11 @@ impl ChainPlan {
             reliable,
         };
         Self { found, flow, number, framing, path, facts }
+    }
+
+    /// True when its packets go into a tunnel.
+    pub fn enters_tunnel(&self) -> bool {
+        matches!(self.found.place, Place::Remote(_))
     }
 
     /// All of the flow's rules.

@@ -5,7 +5,9 @@
 //!   workers --hints, usage--> watch --samples--> manager --rules--> device
 //!      ^------- account ---------+<--debits--------+------> DHTB
 //! ```
-//! Runs on control's turn and never waits for anything but a worker's next look at its mailbox.
+//! Runs on control's turn, and waits for a worker's next look at its mailbox and for single calls of the device: when these
+//! have taken their part of the turn, what is left is for the next one. Only what may not be in hardware any more leaves at
+//! once, however long that takes.
 
 mod device;
 mod gap;
@@ -16,6 +18,7 @@ mod watch;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use pipelines::Direction;
 use pipelines::hot::queue_pair;
@@ -43,6 +46,8 @@ use crate::worker::mailbox::WorkerError;
 
 /// How long a flow that nobody tells of is looked at, in turns of counters.
 const REMEMBERED: u64 = 10;
+/// What part of the time between two turns of counters the device may keep control waiting for.
+const BUSY: u64 = 4;
 
 /// Offload, as control holds it.
 pub struct OffloadControl {
@@ -62,6 +67,8 @@ pub struct OffloadControl {
     watch: FlowWatch,
     last_sync_ns: u64,
     last_audit_ns: u64,
+    /// An audit is under way.
+    is_auditing: bool,
     /// Rules that the device did not let go when that was looked at last.
     kept: usize,
     /// What the last audit came to.
@@ -87,6 +94,8 @@ impl OffloadControl {
         let offload = &config.offload;
         let mut manager = Manager::new(device::policy(offload));
         manager.switch(offload.enabled);
+        let began = Instant::now();
+        manager.limit_turns(Box::new(move || nanos(began.elapsed())), nanos(offload.sync_every) / BUSY);
         Self {
             config: offload.clone(),
             options: device::options(offload),
@@ -99,6 +108,7 @@ impl OffloadControl {
             watch: FlowWatch::default(),
             last_sync_ns: 0,
             last_audit_ns: 0,
+            is_auditing: false,
             kept: 0,
             audited: None,
             done: Usage::default(),
@@ -171,6 +181,7 @@ impl OffloadControl {
             return Ok(());
         };
         self.follow(pool, snapshot);
+        self.settle_all(pool, snapshot);
         // No rule is about a port that is not there.
         if let Some(Err(error)) = self.holder.as_mut().map(BackEnd::drain) {
             tracing::warn!(dpdk_port, %error, "the device may still have rules about a port that goes");
@@ -199,10 +210,20 @@ impl OffloadControl {
         self.asked_source_ports = false;
     }
 
-    /// After a change of policy, topology, locations or limits.
+    /// After a change of policy, topology, locations or limits. What is forbidden now is out of hardware; what leads elsewhere
+    /// in its tunnel may do so a few turns later.
     pub fn follow(&mut self, pool: &Pool, snapshot: &Snapshot) {
         let Self { manager, holder: Some(device), ports, options, .. } = self else { return };
         manager.follow(
+            device,
+            &Tables { snapshot, tree: &pool.tree, ports, connections: Some(&pool.connections), options },
+        );
+    }
+
+    /// Has hardware do all that the tables say, however long that takes.
+    fn settle_all(&mut self, pool: &Pool, snapshot: &Snapshot) {
+        let Self { manager, holder: Some(device), ports, options, .. } = self else { return };
+        manager.settle_all(
             device,
             &Tables { snapshot, tree: &pool.tree, ports, connections: Some(&pool.connections), options },
         );
@@ -297,8 +318,12 @@ impl OffloadControl {
             .collect();
         self.watch.forget(now_ns.saturating_sub(REMEMBERED * sync_ns), |selector| inside.contains(selector));
         if now_ns.saturating_sub(self.last_audit_ns) >= nanos(self.config.audit_every) {
-            self.last_audit_ns = now_ns;
-            self.audited = Some(self.manager.audit(device));
+            (self.last_audit_ns, self.is_auditing) = (now_ns, true);
+        }
+        if self.is_auditing
+            && let Some(audited) = self.manager.go_on_with_audit(device)
+        {
+            (self.audited, self.is_auditing) = (Some(audited), false);
         }
         Ok(())
     }
@@ -335,20 +360,21 @@ impl OffloadControl {
         self.watch.account(pool, &done.into_iter().collect::<Vec<_>>())
     }
 
-    /// Takes all flows back, or lets them go into hardware again.
+    /// Takes all flows back in the next turns, or lets them go into hardware again.
     pub fn switch(&mut self, on: bool) {
         self.config.enabled = on;
         self.manager.switch(on);
     }
 
-    /// Compares the device's rules with what should be there, and puts back what is lost; how many were.
+    /// Compares all of the device's rules with what should be there, and puts back what is lost; how many were. Takes as long as
+    /// the device takes.
     ///
     /// # Errors
     /// The device's words when it does not take a rule again.
     pub fn audit(&mut self) -> Result<usize, FlowError> {
         let Some(device) = &mut self.holder else { return Ok(0) };
         let result = self.manager.audit(device);
-        self.audited = Some(result.clone());
+        (self.audited, self.is_auditing) = (Some(result.clone()), false);
         result
     }
 
