@@ -5,6 +5,7 @@
 //! is shared is a memfd, which this end reads and writes as a file.
 
 pub mod honest;
+pub mod siege;
 
 use nix::errno::Errno;
 use nix::sys::eventfd::EventFd;

@@ -6,40 +6,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
-use tests::lab::vpc;
 use tests::vhost::honest::{Honest, heard, receive_some};
+use tests::vhost::siege::{ENEMY, Siege, ready, start, with_links};
 use tests::vhost::{
     FAR, FrontEnd, LARGE, MEMORY, OFFLOADS, PLAIN, SLOTS, Station, arp_request, datagram, message, number_of,
 };
-use tests::{Daemon, Family, Lab, Workdir, wait_for};
+use tests::wait_for;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A switch with so many vNICs, whose sockets are in a folder.
-fn start(vnics: u16) -> (Lab, Workdir, Daemon) {
-    let lab = Lab::new(Family::V4);
-    let dir = Workdir::new("vhost");
-    let mut config = lab.uplink("") + &vpc("red", 100, &["10.0.0.0/16"], "");
-    for number in 1..=vnics {
-        config += &Station(number).vnic("red", dir.path());
-    }
-    let daemon = Daemon::start(&lab.host, &config);
-    (lab, dir, daemon)
-}
-
-fn ready(dir: &Workdir, station: Station, features: u64) -> FrontEnd {
-    FrontEnd::ready(&station.socket(dir.path()), features)
-        .unwrap_or_else(|error| panic!("{station:?}: {error}"))
-}
-
-/// Waits until so many vNICs have a peer.
-fn with_links(daemon: &Daemon, count: usize) {
-    wait_for(&format!("{count} links"), PATIENCE, || {
-        let rows = daemon.json("port list");
-        let up = |row: &&serde_json::Value| row["kind"] == "vhost-user" && row["link"] == "up";
-        (rows.as_array()?.iter().filter(up).count() == count).then_some(())
-    });
-}
 
 /// All that comes within a while, until so many datagrams were there.
 fn receive(peer: &mut FrontEnd, wanted: usize) -> Vec<u32> {
@@ -101,70 +75,6 @@ fn ports_two_hundred_vhost_vnics_are_up_at_once_and_come_and_go_under_traffic() 
     drop(peers);
     with_links(&daemon, 0);
     daemon.stop();
-}
-
-/// A switch with two honest vNICs and a third one, whose peer is to be the enemy.
-struct Siege {
-    daemon: Daemon,
-    honest: Option<Honest>,
-    dir: Workdir,
-    _lab: Lab,
-}
-
-const ENEMY: Station = Station(3);
-
-impl Siege {
-    fn start() -> Siege {
-        let (lab, dir, daemon) = start(3);
-        let stations = [Station(1), Station(2)];
-        let honest = Honest::start(stations.map(|station| ready(&dir, station, PLAIN)), stations);
-        with_links(&daemon, 2);
-        Siege { daemon, honest: Some(honest), dir, _lab: lab }
-    }
-
-    fn connect(&self) -> FrontEnd {
-        FrontEnd::connect(&ENEMY.socket(self.dir.path())).expect("the socket is there")
-    }
-
-    /// A peer of the third vNIC, when the port is there to be connected to.
-    fn enemy(&self, features: u64) -> FrontEnd {
-        wait_for("the port of the third vNIC", PATIENCE, || {
-            FrontEnd::ready(&ENEMY.socket(self.dir.path()), features).ok()
-        })
-    }
-
-    /// A peer of the third vNIC with a lot of memory.
-    fn vast(&self, features: u64) -> FrontEnd {
-        wait_for("the port of the third vNIC", PATIENCE, || {
-            FrontEnd::vast(&ENEMY.socket(self.dir.path()), features).ok()
-        })
-    }
-
-    /// Whether an event says this more often than so many times.
-    fn events(&self, words: &str, before: usize) -> Option<()> {
-        (self.daemon.ctl("show events").matches(words).count() > before).then_some(())
-    }
-
-    /// The port of the third vNIC is taken down for this reason, once more than before.
-    fn is_caught(&self, words: &str, before: usize) {
-        wait_for("the port to go down", PATIENCE, || self.events(words, before));
-    }
-
-    /// The third vNIC serves a peer that behaves, again; and the honest ones never lost anything.
-    fn stop(mut self) {
-        let mut peer = self.enemy(PLAIN);
-        wait_for("the third vNIC to be heard", PATIENCE, || {
-            let heard = || self.daemon.figure("show vnic v3", "/0/rx-packets");
-            let before = heard();
-            peer.send(&datagram(ENEMY, Station(1), 1 << 30)).ok()?;
-            std::thread::sleep(Duration::from_millis(50));
-            (heard() > before).then_some(())
-        });
-        drop(peer);
-        self.honest.take().unwrap().stop();
-        self.daemon.assert_conserved();
-        self.daemon.stop();
-    }
 }
 
 /// Numbers without a pattern (SplitMix64).

@@ -83,8 +83,6 @@ const PROCESS: &[c::c_long] = &[
     c::SYS_getresgid, c::SYS_getpgid, c::SYS_getsid, c::SYS_capget, c::SYS_uname, c::SYS_sysinfo, c::SYS_getrusage, c::SYS_getrlimit,
     c::SYS_setrlimit, c::SYS_prlimit64, c::SYS_personality,
 ];
-/// vhost-user guests that are migrated while they run: their memory comes by this (postcopy), where librte_vhost offers it.
-const POSTCOPY: &[c::c_long] = &[c::SYS_userfaultfd];
 /// Older forms of the same, which the C library and DPDK still use on x86-64.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
@@ -100,7 +98,7 @@ const OLDER: &[c::c_long] = &[];
 /// All of them. I/O ports of x86-64 (`iopl`, for virtio devices of old) are not among them: DPDK asks for them at its start, before
 /// there is a filter.
 const GROUPS: &[&[c::c_long]] =
-    &[FILES, MODES, MEMORY, THREADS, SIGNALS, TIME, EVENTS, SOCKETS, DEVICES, PROCESS, POSTCOPY, OLDER];
+    &[FILES, MODES, MEMORY, THREADS, SIGNALS, TIME, EVENTS, SOCKETS, DEVICES, PROCESS, OLDER];
 
 /// Confines all threads of this process, and takes from it every way to more rights (`PR_SET_NO_NEW_PRIVS`). It cannot be undone.
 ///
@@ -157,6 +155,8 @@ mod tests {
             c::SYS_keyctl,
             c::SYS_add_key,
             c::SYS_perf_event_open,
+            // Its holder may keep whoever touches memory waiting.
+            c::SYS_userfaultfd,
             c::SYS_io_uring_setup,
             c::SYS_settimeofday,
             c::SYS_sethostname,

@@ -8,9 +8,10 @@ use std::sync::atomic::Ordering;
 
 use dpdk_sys as sys;
 
-use super::guard::{self, Shared};
+use super::guard;
+use super::message::{self, Message};
 use super::notify::CallFile;
-use super::{Device, MAX_RING, MOST_PEERS, Peer, WAITED_FOR, devices, wait_for_one_more};
+use super::{Device, MOST_PEERS, Peer, WAITED_FOR, devices, wait_for_one_more};
 
 /// The library keeps a pointer to it.
 pub(super) static OPS: Ops = Ops(sys::rte_vhost_device_ops {
@@ -41,50 +42,45 @@ fn device(vid: i32) -> Option<Arc<Device>> {
     devices().get(&path).cloned()
 }
 
-/// Called for each message of a peer when the library has handled it.
+/// Called for each message of a peer, before the library handles it and after that.
 static MESSAGES: sys::rte_vhost_user_extern_ops =
     sys::rte_vhost_user_extern_ops { pre_msg_handle: Some(coming), post_msg_handle: Some(handled) };
 
-/// Messages of the protocol that change what is mapped ("Front-end message types" of QEMU's docs/interop/vhost-user.rst).
-const RESET_OWNER: u32 = 4;
-const SET_MEM_TABLE: u32 = 5;
-const SET_LOG_BASE: u32 = 6;
-/// The one that says how large a ring is: behind its head of three words the number of the ring and its size.
-const SET_VRING_NUM: u32 = 8;
-
-/// The library has read a message. One that asks for a larger ring than any guest has is refused: what a look into a ring
-/// may cost grows with the square of its size.
-unsafe extern "C" fn coming(vid: i32, message: *mut c_void) -> i32 {
+/// The library has read a message, and has not begun with it.
+unsafe extern "C" fn coming(vid: i32, place: *mut c_void) -> i32 {
     guard::on_library_thread();
-    // SAFETY: a message begins with its number, and has room for any kind of it.
-    let [number, _, _, _, size] = unsafe { message.cast::<[u32; 5]>().read_unaligned() };
-    if number == SET_VRING_NUM && size > MAX_RING {
-        tracing::warn!(
-            vid,
-            size,
-            "a vhost-user peer asks for a ring of more than {MAX_RING} descriptors, which is refused: give it smaller ones \
-             (rx_queue_size and tx_queue_size of QEMU, queue_size of virtio-user)"
-        );
-        return sys::RTE_VHOST_MSG_RESULT_ERR;
-    }
-    sys::RTE_VHOST_MSG_RESULT_NOT_HANDLED
+    // SAFETY: the library's message, until this returns.
+    let message = unsafe { Message::at(place) };
+    let device = device(vid);
+    let mut peers = device.as_ref().map(|device| device.peers());
+    let peer = peers.as_mut().and_then(|peers| peers.known.iter_mut().find(|peer| peer.vid == vid));
+    let checked = peer.ok_or("nobody knows the peer").and_then(|peer| {
+        if peer.setup.is_lost() {
+            peer.shared.lose();
+        }
+        peer.setup.check(&message)
+    });
+    let Err(why) = checked else { return sys::RTE_VHOST_MSG_RESULT_NOT_HANDLED };
+    tracing::warn!(vid, message = message.number(), why, "a message of a vhost-user peer is refused");
+    message.close_files();
+    sys::RTE_VHOST_MSG_RESULT_ERR
 }
 
 /// The library has done what a message asks for, or does not know the message. Of one that failed nobody is told: what was mapped
 /// before stays guarded then. It is asked for the memory only after it has mapped some; else it would look for it at address 0.
-unsafe extern "C" fn handled(vid: i32, message: *mut c_void) -> i32 {
-    // SAFETY: a message begins with its number.
-    let number = unsafe { message.cast::<u32>().read_unaligned() };
-    let change: fn(&mut Shared, i32) = match number {
-        SET_MEM_TABLE => Shared::memory_changed,
-        SET_LOG_BASE => Shared::log_changed,
-        RESET_OWNER => |shared, _| shared.forget(),
-        _ => return sys::RTE_VHOST_MSG_RESULT_NOT_HANDLED,
-    };
+unsafe extern "C" fn handled(vid: i32, place: *mut c_void) -> i32 {
+    // SAFETY: the library's message, until this returns.
+    let message = unsafe { Message::at(place) };
     if let Some(device) = device(vid)
         && let Some(peer) = device.peers().known.iter_mut().find(|peer| peer.vid == vid)
     {
-        change(&mut peer.shared, vid);
+        peer.setup.done(&message);
+        match message.number() {
+            message::SET_MEM_TABLE => peer.shared.memory_changed(vid),
+            message::SET_LOG_BASE => peer.shared.log_changed(vid),
+            message::RESET_OWNER => peer.shared.forget(),
+            _ => {}
+        }
     }
     sys::RTE_VHOST_MSG_RESULT_NOT_HANDLED
 }

@@ -3,7 +3,9 @@
 //! The library maps a peer's memory, and its log of dirty pages, from files that stay the peer's: it may truncate them at any
 //! time, and whoever touches them then gets SIGBUS. The handler here puts empty memory of our own in the place of the whole
 //! mapping, so that the access goes on, and marks it: the port is taken down when control looks next
-//! ([`Shared::is_broken`]), and nobody else notices. Whatever else raises SIGBUS ends the process as before.
+//! ([`Shared::is_broken`]), and nobody else notices. Memory that the library unmaps while rings are in it raises SIGSEGV: it does so
+//! before it knows that there will be other memory, and when there is none, against what `trial.rs` saw, leaves the rings where
+//! they were. That is handled the same way, a page at a time. Whatever else raises these signals ends the process as before.
 //!
 //! Which mappings are meant, a table says, which is kept by the messages that change them. While such a message is handled the
 //! library's own thread touches mappings that are in no table yet: there, and only there, the handler asks the kernel
@@ -35,7 +37,10 @@ static TABLE: [Mapping; MAPPINGS] = [const {
 static CHANGES: Mutex<()> = Mutex::new(());
 /// An address in memory that was taken back while the library set it up; 0 for none.
 static GONE_EARLY: AtomicUsize = AtomicUsize::new(0);
-static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+/// The actions of before, of each signal.
+static BEFORE: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
+/// What a thread gets that touches memory behind the end of a file, and memory that is not mapped.
+const SIGNALS: [libc::c_int; 2] = [libc::SIGBUS, libc::SIGSEGV];
 
 thread_local! {
     /// This is a thread of the library's. Without a destructor, so that a signal handler may look.
@@ -53,66 +58,98 @@ pub(super) fn install() {
     ONCE.call_once(|| {
         // SAFETY: integers and pointers, for which zero is a value.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut c_void) = on_bus_error;
+        let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut c_void) = on_fault;
         action.sa_sigaction = handler as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        let mut before = MaybeUninit::<libc::sigaction>::uninit();
-        // SAFETY: a whole action whose handler does nothing but what a handler may, and a place for the one before.
-        if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, before.as_mut_ptr()) } == 0 {
-            // SAFETY: the kernel has written it.
-            let _ = BEFORE.set(unsafe { before.assume_init() });
-        } else {
-            tracing::warn!(
-                "SIGBUS cannot be handled: a vhost-user peer that takes back memory ends the switch"
-            );
+        for (signal, known) in SIGNALS.into_iter().zip(&BEFORE) {
+            let mut before = MaybeUninit::<libc::sigaction>::uninit();
+            // SAFETY: a whole action whose handler does nothing but what a handler may, and a place for the one before.
+            if unsafe { libc::sigaction(signal, &raw const action, before.as_mut_ptr()) } == 0 {
+                // SAFETY: the kernel has written it.
+                let _ = known.set(unsafe { before.assume_init() });
+            } else {
+                tracing::warn!(
+                    signal,
+                    "a signal cannot be handled: a vhost-user peer that takes back memory ends the switch"
+                );
+            }
         }
     });
 }
 
-extern "C" fn on_bus_error(_signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
+extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     // SAFETY: the kernel hands over a whole siginfo.
     let Some(info) = (unsafe { info.as_ref() }) else { return };
-    // SAFETY: the signal is one that has an address.
+    // SAFETY: the signals are ones that have an address.
     let address = unsafe { info.si_addr() } as usize;
     // SAFETY: asks for the calling thread's own place.
     let place = unsafe { libc::__errno_location() };
     // A handler may not change what the code that it interrupted will look at.
     // SAFETY: a valid place of this thread's.
     let errno = unsafe { place.read() };
-    if !takes_back(address) {
+    let goes_on = match signal {
+        libc::SIGBUS => takes_back(address),
+        _ => info.si_code == SEGV_MAPERR && fills_in(address),
+    };
+    if !goes_on {
         // As if this handler had never been: the access is repeated, and meets whoever was here before.
-        if let Some(before) = BEFORE.get() {
+        let before = SIGNALS.iter().zip(&BEFORE).find(|(known, _)| **known == signal);
+        if let Some(before) = before.and_then(|(_, before)| before.get()) {
             // SAFETY: an action that was in force.
-            unsafe { libc::sigaction(libc::SIGBUS, std::ptr::from_ref(before), std::ptr::null_mut()) };
+            unsafe { libc::sigaction(signal, std::ptr::from_ref(before), std::ptr::null_mut()) };
         }
     }
     // SAFETY: as above.
     unsafe { place.write(errno) };
 }
 
+/// Of SIGSEGV (sigaction(2)): nothing is mapped there.
+const SEGV_MAPERR: libc::c_int = 1;
+const PAGE: usize = 4096;
+
+/// The mapping of the table that an address is in.
+fn known_at(address: usize) -> Option<(&'static Mapping, usize, usize)> {
+    TABLE.iter().find_map(|mapping| {
+        let (start, length) = (mapping.start.load(Ordering::Acquire), mapping.length.load(Ordering::Acquire));
+        (length > 0 && address.wrapping_sub(start) < length).then_some((mapping, start, length))
+    })
+}
+
+/// Puts a page of ours where a peer's memory was that the library has unmapped while its rings were in it; `false` when it was
+/// none, or somebody else's memory is there.
+fn fills_in(address: usize) -> bool {
+    let Some((mapping, ..)) = known_at(address) else { return false };
+    mapping.is_gone.store(true, Ordering::Release);
+    replace(address / PAGE * PAGE, PAGE, libc::MAP_FIXED_NOREPLACE)
+}
+
 /// Puts memory of ours where a peer's was; `false` when there was none.
 fn takes_back(address: usize) -> bool {
-    for mapping in &TABLE {
-        let (start, length) = (mapping.start.load(Ordering::Acquire), mapping.length.load(Ordering::Acquire));
-        if length > 0 && address.wrapping_sub(start) < length {
-            mapping.is_gone.store(true, Ordering::Release);
-            return replace(start, length);
-        }
+    if let Some((mapping, start, length)) = known_at(address) {
+        mapping.is_gone.store(true, Ordering::Release);
+        return replace(start, length, libc::MAP_FIXED);
     }
     if !IS_LIBRARY.get() {
         return false;
     }
     let Some((start, length)) = mapping_at(address) else { return false };
     GONE_EARLY.store(address, Ordering::Release);
-    replace(start, length)
+    replace(start, length, libc::MAP_FIXED)
 }
 
-fn replace(start: usize, length: usize) -> bool {
-    let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a mapping of a peer's memory, which the library reads and writes as bytes that anybody may change.
+fn replace(start: usize, length: usize, how: libc::c_int) -> bool {
+    let flags = how | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a mapping of a peer's memory, which the library reads and writes as bytes that anybody may change; or of nobody.
     let got =
         unsafe { libc::mmap(start as *mut c_void, length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-    got != libc::MAP_FAILED
+    // Another page may have been put there by another thread that met the same.
+    got != libc::MAP_FAILED || how == libc::MAP_FIXED_NOREPLACE && is_mapped(start)
+}
+
+fn is_mapped(page: usize) -> bool {
+    let mut resident = 0u8;
+    // SAFETY: a page's address, and a place for one page. It fails where nothing is mapped.
+    unsafe { libc::mincore(page as *mut c_void, PAGE, &raw mut resident) == 0 }
 }
 
 /// The shared mapping of a file around an address, as the kernel tells it. Called from a signal handler: no memory is asked
@@ -188,11 +225,18 @@ pub(super) struct Shared {
 impl Shared {
     /// The guest's memory is mapped anew: of a message that did so, on the library's thread.
     pub fn memory_changed(&mut self, vid: i32) {
-        let wanted = memory_of(vid);
+        let regions = regions_of(vid);
+        let bounds = regions.iter().map(|region| (region.mmap_addr as usize, region.mmap_size as usize));
+        let wanted: Vec<_> = bounds.filter(|&(start, length)| start != 0 && length != 0).collect();
         let early = GONE_EARLY.swap(0, Ordering::AcqRel);
         let is_inside = |(start, length): &(usize, usize)| early.wrapping_sub(*start) < *length;
         self.is_broken |= self.is_broken() || wanted.iter().any(is_inside);
         enter(&mut self.memory, &wanted);
+    }
+
+    /// Memory that the rings are in is mapped no more.
+    pub fn lose(&mut self) {
+        self.is_broken = true;
     }
 
     /// The log of dirty pages is.
@@ -241,13 +285,6 @@ fn enter(slots: &mut Vec<usize>, wanted: &[(usize, usize)]) {
     }
 }
 
-/// What the library has mapped of a guest's memory: where, and how many bytes. Only to be asked when it has mapped some.
-fn memory_of(vid: i32) -> Vec<(usize, usize)> {
-    let regions = regions_of(vid).into_iter();
-    let bounds = regions.map(|region| (region.mmap_addr as usize, region.mmap_size as usize));
-    bounds.filter(|&(start, length)| start != 0 && length != 0).collect()
-}
-
 /// A guest's memory as the library has it, of a peer that does not go meanwhile. Only to be asked when it has mapped some.
 pub(super) fn regions_of(vid: i32) -> Vec<sys::rte_vhost_mem_region> {
     let mut memory: *mut sys::rte_vhost_memory = std::ptr::null_mut();
@@ -262,9 +299,8 @@ pub(super) fn regions_of(vid: i32) -> Vec<sys::rte_vhost_mem_region> {
     regions
 }
 
-/// As [`memory_of`], of the log of dirty pages.
+/// What the library has mapped of the log of dirty pages: where, and how many bytes.
 fn log_of(vid: i32) -> Option<(usize, usize)> {
-    const PAGE: usize = 4096;
     let (mut base, mut size) = (0u64, 0u64);
     // SAFETY: two valid places.
     let ret = unsafe { sys::rte_vhost_get_log_base(vid, &raw mut base, &raw mut size) };
@@ -325,21 +361,47 @@ mod tests {
     }
 
     #[test]
-    fn hostile_any_other_bus_error_ends_the_process_as_before() {
+    fn hostile_memory_that_is_unmapped_is_replaced_and_told() {
+        install();
+        let (start, _file) = shared(4 << 12);
+        let mut known = Shared::default();
+        known.memory.push(5);
+        TABLE[5].start.store(start, Ordering::Release);
+        TABLE[5].length.store(4 << 12, Ordering::Release);
+        // SAFETY: the mapping of above, all of it.
+        assert_eq!(unsafe { libc::munmap(start as *mut c_void, 4 << 12) }, 0);
+        assert!(!known.is_broken());
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                scope.spawn(move || write(start + (2 << 12) + thread));
+            }
+        });
+        write(start);
+        assert!(known.is_broken(), "the access went on, and is told");
+    }
+
+    #[test]
+    fn hostile_any_other_fault_ends_the_process_as_before() {
         install();
         let (start, file) = shared(4 << 12);
-        // SAFETY: the child does nothing but write memory and end.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            file.set_len(0).unwrap();
-            write(start);
-            // SAFETY: ends the child at once.
-            unsafe { libc::_exit(0) };
+        for is_unmapped in [false, true] {
+            // SAFETY: the child does nothing but change and write memory and end.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                file.set_len(0).unwrap();
+                if is_unmapped {
+                    // SAFETY: the mapping of above, all of it.
+                    unsafe { libc::munmap(start as *mut c_void, 4 << 12) };
+                }
+                write(start);
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(0) };
+            }
+            let mut status = 0;
+            // SAFETY: the child of above, and a valid place.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert!(libc::WIFSIGNALED(status), "status {status}");
         }
-        let mut status = 0;
-        // SAFETY: the child of above, and a valid place.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert!(libc::WIFSIGNALED(status), "status {status}");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! A port is a Unix socket, made or connected to, behind which a peer (the monitor of a virtual machine, a virtio-user) shares
 //! memory and virtqueues by the vhost-user protocol. The library speaks the protocol on threads of its own and tells of a peer
 //! by callbacks (`callbacks.rs`), which keep a `Device` up to date; polling threads read from it which peer there is
-//! (`queue.rs`), and hold nothing back from the library: a peer that goes is gone when they have left (`quiesce.rs`). One that
-//! takes back memory under the switch (`guard.rs`), or holds up who notifies it (`notify.rs`), or fills its rings with what takes
+//! (`queue.rs`), and hold nothing back from the library: a peer that goes is gone when they have left (`quiesce.rs`). What a peer may
+//! say next, `setup.rs` knows: the library does not ask whether it makes sense. One that takes back memory under the switch (`guard.rs`), or holds up who notifies it (`notify.rs`), or fills its rings with what takes
 //! long and is nothing (`look.rs`), harms its own port only.
 //!
 //! Virtqueues come in pairs: the even ones are received on by the guest, which is what we send into, the odd ones we receive
@@ -13,9 +13,12 @@
 mod callbacks;
 mod guard;
 mod look;
+mod message;
 mod notify;
 mod queue;
 mod quiesce;
+mod setup;
+mod trial;
 mod wake;
 
 use std::collections::BTreeMap;
@@ -27,6 +30,7 @@ use dpdk_sys as sys;
 use guard::Shared;
 use notify::CallFile;
 use quiesce::Gate;
+use setup::Setup;
 
 use crate::counters::Counters;
 use crate::error::Words;
@@ -71,6 +75,8 @@ mod feature {
     pub const GUEST_TSO6: u64 = 1 << 8;
     pub const GUEST_UFO: u64 = 1 << 10;
     pub const HOST_UFO: u64 = 1 << 14;
+    pub const MQ: u64 = 1 << 22;
+    pub const EVENT_IDX: u64 = 1 << 29;
     pub const RING_PACKED: u64 = 1 << 34;
     /// What a guest leaves to its device: checksums (CSUM), and TCP segments (HOST_TSO4, HOST_TSO6, HOST_ECN).
     pub const LEFT_TO_US: u64 = 1 << 0 | 1 << 11 | 1 << 12 | 1 << 13;
@@ -146,6 +152,7 @@ struct Peer {
     is_ready: bool,
     rings: [bool; 2 * MAX_PAIRS],
     shared: Shared,
+    setup: Setup,
     /// What the guest is notified by, of each virtqueue.
     calls: BTreeMap<u16, CallFile>,
     /// It did what no peer does; its port is to be taken down.
@@ -159,6 +166,7 @@ impl Peer {
             is_ready: false,
             rings: [false; 2 * MAX_PAIRS],
             shared: Shared::default(),
+            setup: Setup::default(),
             calls: BTreeMap::new(),
             is_hostile: false,
         }

@@ -4,6 +4,7 @@
 
 pub mod enemy;
 pub mod eswitch;
+pub mod monitor;
 
 use pmd::{
     Burst, Eal, EalConfig, Hugepages, Mempool, MempoolConfig, Port, PortConfig, RxQueue, StartedPort, TxQueue,

@@ -1,0 +1,206 @@
+//! Monitors of virtual machines that say what none says: the switch refuses it, and the others pay for nothing of it.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use common::monitor::{self, MEMORY, Monitor, PACKED, PLACES, PLAIN, SLOTS};
+use common::{eal, frame, is_frame, pool, start, stop};
+use pmd::{Burst, Eal, Mempool, Port, PortConfig, RxQueue, StartedPort, TxQueue};
+
+type Started = (StartedPort, Vec<RxQueue>, Vec<TxQueue>);
+
+fn path(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("pmd-monitor-{}-{name}.sock", std::process::id()))
+}
+
+fn open(eal: &Eal, pool: &Mempool, path: &Path, is_server: bool) -> Started {
+    let config = pmd::VhostConfig { path: path.to_owned(), is_server, queues: 1, offloads: true };
+    let name = path.file_stem().unwrap().to_str().unwrap();
+    start(Port::on_vhost_user(eal, name, &config).unwrap(), &PortConfig::default(), pool)
+}
+
+fn close((port, rx, tx): Started) {
+    stop(port, rx, tx).detach().unwrap();
+}
+
+/// Polls both ways as a worker does, and counts the frames that came.
+fn poll((_, rx, tx): &mut Started, pool: &Mempool) -> usize {
+    let mut burst = Burst::with_capacity(32);
+    let mut came = 0;
+    for _ in 0..200 {
+        rx[0].receive(&mut burst);
+        came += burst.drain().filter(is_frame).count();
+        burst.push(pool.alloc_from(&frame(1, 64)).unwrap()).unwrap();
+        tx[0].send(&mut burst);
+        burst.clear();
+    }
+    came
+}
+
+/// A guest's frame is received.
+fn is_heard(port: &mut Started, pool: &Mempool, guest: &Monitor, number: u16) {
+    guest.offer(PLACES[1], number, SLOTS as u16, &frame(7, 64));
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while poll(port, pool) == 0 {
+        assert!(Instant::now() < deadline, "frame {number}");
+    }
+}
+
+#[test]
+fn hostile_vhost_memory_that_cannot_be_mapped_leaves_the_memory_of_before() {
+    let (eal, path) = (eal(), path("memory"));
+    let pool = pool(&eal, 1023);
+    let mut port = open(&eal, &pool, &path, true);
+    let guest = Monitor::ready(&path, PLAIN);
+    is_heard(&mut port, &pool, &guest, 0);
+    let (whole, half) = (guest.memory.as_raw_fd(), MEMORY / 2);
+    let readable = File::open(format!("/proc/self/fd/{whole}")).unwrap();
+    let pipe = std::io::pipe().unwrap();
+    let sealed = monitor::memory(MEMORY);
+    seal(&sealed, libc::F_SEAL_FUTURE_WRITE).unwrap();
+    let open_files = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open_files();
+    for (what, regions, files) in [
+        ("an offset that overflows", vec![[0, half, 0, 4096_u64.wrapping_neg()]], vec![whole]),
+        ("no bytes", vec![[0, 0, 0, 0]], vec![whole]),
+        ("behind the file", vec![[0, MEMORY, 0, 4096]], vec![whole]),
+        ("what may not be written", vec![[0, half, 0, 0]], vec![readable.as_raw_fd()]),
+        ("what will not be written", vec![[0, half, 0, 0]], vec![sealed.as_raw_fd()]),
+        ("a pipe", vec![[0, half, 0, 0]], vec![pipe.0.as_raw_fd()]),
+        ("the second one", vec![[0, half, 0, 0], [half, half, half, u64::MAX]], vec![whole, whole]),
+        ("fewer files", vec![[0, half, 0, 0], [half, half, half, half]], vec![whole]),
+    ] {
+        assert!(guest.share(&regions, &files).is_err(), "{what}");
+        assert_eq!(poll(&mut port, &pool), 0, "{what}");
+    }
+    assert_eq!(open_files(), before, "what is refused is closed");
+    is_heard(&mut port, &pool, &guest, 1);
+    // What was looked at once cannot be taken away before it is mapped.
+    let table = [[0, half, 0, 0], [half, half, half, half]];
+    guest.share(&table, &[whole, whole]).unwrap();
+    assert!(seal(&guest.memory, libc::F_SEAL_FUTURE_WRITE).is_err());
+    is_heard(&mut port, &pool, &guest, 2);
+    assert_eq!(port.0.fault(), None);
+    drop(guest);
+    close(port);
+    assert_eq!(pool.in_use(), 0);
+}
+
+#[allow(unsafe_code, reason = "asks the kernel")]
+fn seal(file: &File, seal: libc::c_int) -> std::io::Result<()> {
+    // SAFETY: an open descriptor, and a number.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seal) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// The library looks whether a ring is in the guest's memory once, for the size that it has then.
+#[test]
+fn hostile_vhost_a_ring_grows_into_nothing_that_is_not_its_guests() {
+    let (eal, path) = (eal(), path("rings"));
+    let pool = pool(&eal, 1023);
+    let mut port = open(&eal, &pool, &path, true);
+    // The used ring ends where the memory does.
+    let places = [PLACES[0], [0x3000, 0x4000, MEMORY - 4 - 8 * u64::from(SLOTS)]];
+    let guest = Monitor::ready_with(&path, PLAIN, places);
+    for number in 0..10 {
+        guest.offer(places[1], number, SLOTS as u16, &frame(7, 64));
+    }
+    assert!(guest.numbers(monitor::SET_VRING_NUM, [1, 1024]).is_err());
+    assert!(guest.numbers(monitor::SET_VRING_NUM, [1, SLOTS]).is_ok(), "what it is already");
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while guest.used(places[1]) < 10 && Instant::now() < deadline {
+        poll(&mut port, &pool);
+    }
+    for number in 10..4000 {
+        guest.offer(places[1], number, 1024, &frame(7, 64));
+        if number % 64 == 0 {
+            poll(&mut port, &pool);
+        }
+    }
+    assert_eq!(port.0.fault(), None);
+    drop(guest);
+    close(port);
+}
+
+/// Rings without a size, or with one of before, have no place for what the library notes of them.
+#[test]
+fn hostile_vhost_rings_are_used_only_with_a_size_and_a_place_in_it() {
+    let (eal, path) = (eal(), path("sizes"));
+    let pool = pool(&eal, 1023);
+    let mut port = open(&eal, &pool, &path, true);
+    // No size at all.
+    let mut guest = Monitor::connect(&path);
+    guest.agree(PLAIN);
+    guest.share(&[[0, MEMORY, 0, 0]], &[guest.memory.as_raw_fd()]).unwrap();
+    for ring in 0..2 {
+        assert!(guest.numbers(monitor::SET_VRING_NUM, [ring, 0]).is_err());
+        assert!(guest.numbers(monitor::SET_VRING_NUM, [ring, 63]).is_err());
+        assert!(guest.place(ring, PLACES[ring as usize]).is_err());
+        assert!(guest.notify(ring).is_err());
+    }
+    drop(guest);
+    // Stopped, and not set up again.
+    let mut guest = Monitor::ready(&path, PLAIN);
+    is_heard(&mut port, &pool, &guest, 0);
+    for ring in 0_u32..2 {
+        guest.ask(monitor::GET_VRING_BASE, &[ring.to_ne_bytes(), [0; 4]].concat()).unwrap();
+    }
+    for ring in 0..2 {
+        assert!(guest.place(ring, PLACES[ring as usize]).is_err());
+        assert!(guest.notify(ring).is_err());
+    }
+    guest.offer(PLACES[1], 1, SLOTS as u16, &frame(7, 64));
+    assert_eq!(poll(&mut port, &pool), 0);
+    // And set up again as it should be.
+    for ring in 0..2 {
+        guest.numbers(monitor::SET_VRING_NUM, [ring, SLOTS]).unwrap();
+        guest.numbers(monitor::SET_VRING_BASE, [ring, ring]).unwrap();
+        guest.place(ring, PLACES[ring as usize]).unwrap();
+        guest.notify(ring).unwrap();
+    }
+    is_heard(&mut port, &pool, &guest, 1);
+    drop(guest);
+    // A packed ring is indexed by where it begins.
+    let guest = Monitor::connect(&path);
+    guest.agree(PACKED);
+    guest.share(&[[0, MEMORY, 0, 0]], &[guest.memory.as_raw_fd()]).unwrap();
+    assert!(guest.numbers(monitor::SET_VRING_BASE, [1, 0]).is_err());
+    guest.numbers(monitor::SET_VRING_NUM, [1, SLOTS]).unwrap();
+    assert!(guest.numbers(monitor::SET_VRING_BASE, [1, SLOTS]).is_err());
+    assert!(guest.numbers(monitor::SET_VRING_BASE, [1, 1 << 15 | 0x7fff]).is_err());
+    guest.numbers(monitor::SET_VRING_BASE, [1, 1 << 15 | (SLOTS - 1)]).unwrap();
+    // What was set up for one format is nothing for the other.
+    assert!(guest.tell(monitor::SET_FEATURES, &PLAIN.to_ne_bytes(), &[]).is_err());
+    drop(guest);
+    close(port);
+}
+
+#[test]
+fn hostile_vhost_what_no_network_device_is_asked_for_is_refused() {
+    let (eal, path) = (eal(), path("unasked"));
+    let pool = pool(&eal, 1023);
+    let port = open(&eal, &pool, &path, true);
+    let guest = Monitor::ready(&path, PLAIN);
+    assert!(guest.tell(monitor::POSTCOPY_ADVISE, &[], &[]).is_err());
+    // A record of packets on their way of 64 GB.
+    let sizes = [[0; 16].to_vec(), [0xff; 4].to_vec(), [0; 4].to_vec()].concat();
+    assert!(guest.tell(monitor::GET_INFLIGHT_FD, &sizes, &[]).is_err());
+    let mut one_queue = [0; 20];
+    one_queue[16] = 1;
+    for number in [22, 25, 32, 37, 38] {
+        assert!(guest.tell(number, &one_queue, &[]).is_err(), "message {number}");
+    }
+    // Of less than it takes, what was there before would be read.
+    assert!(guest.tell(monitor::SET_VRING_NUM, &[], &[]).is_err());
+    guest.ask(monitor::GET_FEATURES, &[]).unwrap();
+    drop(guest);
+    close(port);
+}
