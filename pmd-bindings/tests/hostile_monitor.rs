@@ -5,7 +5,9 @@
 mod common;
 
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -203,4 +205,45 @@ fn hostile_vhost_what_no_network_device_is_asked_for_is_refused() {
     guest.ask(monitor::GET_FEATURES, &[]).unwrap();
     drop(guest);
     close(port);
+}
+
+/// A message is read with its whole length at once, or not at all: one thread speaks to all peers.
+#[test]
+fn hostile_vhost_a_peer_that_stops_in_a_message_holds_nobody_up() {
+    let (eal, bad, good, far) = (eal(), path("bad"), path("good"), path("far"));
+    let pool = pool(&eal, 1023);
+    let listener = UnixListener::bind(&far).unwrap();
+    let hostile = open(&eal, &pool, &bad, true);
+    let mut honest = open(&eal, &pool, &good, true);
+    let client = open(&eal, &pool, &far, false);
+    let guest = Monitor::ready(&good, PLAIN);
+    let stuck: Vec<UnixStream> = (0..2)
+        .map(|_| UnixStream::connect(&bad).unwrap())
+        .chain(std::iter::once(listener.accept().unwrap().0))
+        .inspect(|socket| {
+            let header = [monitor::SET_MEM_TABLE, 1, 40].map(u32::to_ne_bytes).concat();
+            { socket }.write_all(&header).unwrap();
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(100));
+    let began = Instant::now();
+    guest.ask(monitor::GET_FEATURES, &[]).unwrap();
+    is_heard(&mut honest, &pool, &guest, 0);
+    for (socket, what) in stuck.iter().zip(["one", "another", "one that was connected to"]) {
+        socket.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        assert_eq!({ socket }.read(&mut [0]).unwrap(), 0, "{what} is sent away");
+    }
+    // Nor does one that reads no replies.
+    let silent = Monitor::connect(&bad);
+    silent.socket.set_nonblocking(true).unwrap();
+    let end = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < end && silent.send(monitor::GET_FEATURES, 1, &[], &[]).is_ok() {}
+    guest.ask(monitor::GET_FEATURES, &[]).unwrap();
+    close(hostile);
+    close(client);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    drop(guest);
+    close(honest);
+    fs::remove_file(&far).unwrap();
 }

@@ -78,3 +78,27 @@ fn is_hung_up(peer: &FrontEnd) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// One thread of the library speaks to all peers, and would wait for the rest of a message as long as its peer likes.
+#[test]
+fn hostile_vhost_a_peer_that_stops_in_a_message_holds_nobody_up() {
+    let siege = Siege::start();
+    let path = |name: &str| siege.dir.path().join(name);
+    let attach = |name: &str| {
+        siege.daemon.ctl(&format!("port attach {name} vhost-user path={}", path(name).display()));
+    };
+    attach("bad");
+    attach("good");
+    let stuck: Vec<FrontEnd> = (0..2)
+        .map(|_| FrontEnd::connect(&path("bad")).unwrap())
+        .chain([siege.connect()])
+        .inspect(|peer| peer.send_raw(message::SET_MEM_TABLE, 1, 40, &[], &[]).unwrap())
+        .collect();
+    let began = Instant::now();
+    drop(FrontEnd::ready(&path("good"), PLAIN).unwrap());
+    stuck.iter().for_each(is_hung_up);
+    siege.daemon.ctl("port detach bad");
+    siege.daemon.ctl("port attach spare ring");
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+    siege.stop();
+}

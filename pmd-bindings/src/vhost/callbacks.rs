@@ -8,10 +8,9 @@ use std::sync::atomic::Ordering;
 
 use dpdk_sys as sys;
 
-use super::guard;
 use super::message::{self, Message};
 use super::notify::CallFile;
-use super::{Device, MOST_PEERS, Peer, WAITED_FOR, devices, wait_for_one_more};
+use super::{Device, MOST_PEERS, Peer, WAITED_FOR, descriptors, devices, guard, wait_for_one_more};
 
 /// The library keeps a pointer to it.
 pub(super) static OPS: Ops = Ops(sys::rte_vhost_device_ops {
@@ -88,6 +87,10 @@ unsafe extern "C" fn handled(vid: i32, place: *mut c_void) -> i32 {
 /// A peer connected.
 unsafe extern "C" fn connected(vid: i32) -> i32 {
     let Some(device) = device(vid) else { return -1 };
+    if let Err(error) = descriptors::never_block(&device.socket) {
+        tracing::warn!(vid, %error, "a vhost-user peer is turned away, which might hold all others up");
+        return -1;
+    }
     let mut peers = device.peers();
     // The first one's descriptor is reckoned with.
     if peers.connected > 0 && (peers.connected >= MOST_PEERS || !wait_for_one_more()) {

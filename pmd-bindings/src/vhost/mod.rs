@@ -11,6 +11,7 @@
 //! from (VIRTIO 1.2 section 5.1.2). A guest enables as many pairs as it likes.
 
 mod callbacks;
+mod descriptors;
 mod guard;
 mod look;
 mod message;
@@ -97,6 +98,7 @@ fn devices() -> MutexGuard<'static, BTreeMap<CString, Arc<Device>>> {
 /// What a port has of its peer.
 #[derive(Debug)]
 pub(crate) struct Device {
+    socket: Socket,
     /// The library's number of the peer whose rings are used, or [`NOBODY`].
     vid: AtomicI32,
     /// What was negotiated with it.
@@ -182,8 +184,9 @@ impl Peer {
 const MOST_PEERS: usize = 2;
 
 impl Device {
-    fn new(queues: u16) -> Self {
+    fn new(socket: Socket, queues: u16) -> Self {
         Self {
+            socket,
             vid: AtomicI32::new(NOBODY),
             features: AtomicU64::new(0),
             rings: [const { AtomicBool::new(false) }; 2 * MAX_PAIRS],
@@ -316,7 +319,6 @@ pub(crate) type Pair = (Receiver, Sender);
 /// A socket that is open until this goes.
 #[derive(Debug)]
 pub(crate) struct Open {
-    socket: Socket,
     pub device: Arc<Device>,
 }
 
@@ -337,7 +339,7 @@ impl Open {
         // Facts of received packets as those of any other driver, instead of requests.
         let compliant = u64::from(sys::RTE_VHOST_USER_NET_COMPLIANT_OL_FLAGS);
         let client = if socket.is_server { 0 } else { u64::from(sys::RTE_VHOST_USER_CLIENT) };
-        let device = Arc::new(Device::new(queues));
+        let device = Arc::new(Device::new(socket.clone(), queues));
         let mut open = None;
         let (step, words) = log::captured(|| {
             // The library would take a second one, and call it by the first one's name.
@@ -350,7 +352,7 @@ impl Open {
             }
             devices().insert(socket.path.clone(), device.clone());
             WAITED_FOR.fetch_add(socket.descriptors(), Ordering::Relaxed);
-            open = Some(Self { socket: socket.clone(), device });
+            open = Some(Self { device });
             // Fragments of datagrams that nobody is ever asked for.
             let mut unwanted = feature::GUEST_UFO | feature::HOST_UFO;
             if !socket.offloads {
@@ -389,13 +391,13 @@ impl Drop for Open {
     fn drop(&mut self) {
         // SAFETY: a C string. The library knows nothing of the path when it could not be registered, and says so.
         let ((), _) = log::captured(|| unsafe {
-            sys::rte_vhost_driver_unregister(self.socket.path.as_ptr());
+            sys::rte_vhost_driver_unregister(self.device.socket.path.as_ptr());
         });
         wake::closed();
-        devices().remove(&self.socket.path);
+        devices().remove(&self.device.socket.path);
         // Of peers that are sent away so, nobody tells that they are gone.
         let waiting = self.device.peers().connected.saturating_sub(1);
-        WAITED_FOR.fetch_sub(self.socket.descriptors() + waiting, Ordering::Relaxed);
+        WAITED_FOR.fetch_sub(self.device.socket.descriptors() + waiting, Ordering::Relaxed);
     }
 }
 
