@@ -7,8 +7,10 @@ mod common;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::monitor::{self, MEMORY, Monitor, PACKED, PLACES, PLAIN, SLOTS};
@@ -203,6 +205,42 @@ fn hostile_vhost_what_no_network_device_is_asked_for_is_refused() {
     // Of less than it takes, what was there before would be read.
     assert!(guest.tell(monitor::SET_VRING_NUM, &[], &[]).is_err());
     guest.ask(monitor::GET_FEATURES, &[]).unwrap();
+    drop(guest);
+    close(port);
+}
+
+/// Who sends waits for the library while it maps memory, and then looks whether the ring holds chains of nothing.
+#[test]
+fn hostile_vhost_memory_that_is_being_changed_is_not_looked_into() {
+    let (eal, path) = (eal(), path("changes"));
+    let pool = pool(&eal, 1023);
+    let mut port = open(&eal, &pool, &path, true);
+    let guest = Monitor::ready(&path, PLAIN);
+    // Buffers for received frames, each in a chain that begins with a descriptor without length.
+    let empty = [&[0; 12][..], &1u16.to_ne_bytes(), &1u16.to_ne_bytes()].concat();
+    guest.memory.write_all_at(&empty, PLACES[0][0]).unwrap();
+    let half = MEMORY / 2;
+    let tables: [&[[u64; 4]]; 2] = [&[[0, MEMORY, 0, 0]], &[[0, half, 0, 0], [half, half, half, half]]];
+    let file = guest.memory.as_raw_fd();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let end = Instant::now() + Duration::from_secs(1);
+            let mut available = 0u16;
+            while Instant::now() < end {
+                for (count, regions) in (1..).zip(tables) {
+                    guest.share_unheard(regions, &vec![file; count]).unwrap();
+                }
+                available = available.wrapping_add(1);
+                guest.memory.write_all_at(&available.to_ne_bytes(), PLACES[0][1] + 2).unwrap();
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        while !is_over.load(Ordering::Relaxed) {
+            poll(&mut port, &pool);
+        }
+    });
+    assert_eq!(port.0.fault(), None);
     drop(guest);
     close(port);
 }

@@ -2,12 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use tests::vhost::siege::{ENEMY, Siege};
 use tests::vhost::{
-    FrontEnd, LARGE, MEMORY, PLAIN, SLOTS, Station, datagram, message,
+    FAR, FrontEnd, LARGE, MEMORY, OFFLOADS, PLAIN, SLOTS, Station, VAST, arp_request, datagram, message,
 };
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -100,5 +101,40 @@ fn hostile_vhost_a_peer_that_stops_in_a_message_holds_nobody_up() {
     siege.daemon.ctl("port detach bad");
     siege.daemon.ctl("port attach spare ring");
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+    siege.stop();
+}
+
+/// A worker that looks into a ring for chains of nothing does not look into memory that is being unmapped.
+#[test]
+fn hostile_vhost_memory_that_changes_all_the_time_is_looked_into_by_nobody() {
+    const NEXT: u16 = 1;
+    const CHAIN: u16 = 8;
+    let siege = Siege::start();
+    let mut peer = siege.vast(OFFLOADS);
+    // Chains that are too short to be an offence.
+    let descriptors: Vec<u8> = (0..LARGE)
+        .flat_map(|at| {
+            let flags = if at % CHAIN == CHAIN - 1 || at >= CHAIN { 0 } else { NEXT };
+            [&[0; 12][..], &flags.to_ne_bytes(), &(at + 1).to_ne_bytes()].concat()
+        })
+        .collect();
+    peer.memory.write_all_at(&descriptors, FAR[0]).unwrap();
+    peer.memory.write_all_at(&vec![0; 2 * usize::from(LARGE)], FAR[1] + 4).unwrap();
+    peer.memory.write_all_at(&(LARGE - 1).to_ne_bytes(), FAR[1] + 2).unwrap();
+    let half = VAST / 2;
+    let tables = [table(&[[0, VAST, 0, 0]]), table(&[[0, half, 0, 0], [half, half, half, half]])];
+    let end = Instant::now() + PATIENCE;
+    let question = arp_request(ENEMY, Station(1));
+    let mut is_gone = false;
+    while Instant::now() < end && !is_gone {
+        for (count, payload) in (1..).zip(&tables) {
+            let memory = peer.memory.as_fd();
+            let files: Vec<BorrowedFd<'_>> = vec![memory; count];
+            let size = payload.len() as u32;
+            is_gone |= peer.send_raw(message::SET_MEM_TABLE, 1, size, payload, &files).is_err();
+        }
+        let _ = peer.send(&question);
+    }
+    drop(peer);
     siege.stop();
 }

@@ -75,7 +75,7 @@ unsafe extern "C" fn handled(vid: i32, place: *mut c_void) -> i32 {
     {
         peer.setup.done(&message);
         match message.number() {
-            message::SET_MEM_TABLE => peer.shared.memory_changed(vid),
+            message::SET_MEM_TABLE => peer.setup.regions = peer.shared.memory_changed(vid),
             message::SET_LOG_BASE => peer.shared.log_changed(vid),
             message::RESET_OWNER => peer.shared.forget(),
             _ => {}

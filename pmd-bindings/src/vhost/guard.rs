@@ -19,6 +19,8 @@ use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 use dpdk_sys as sys;
 
+use super::setup::Region;
+
 /// Mappings of all peers at most: as many as the library has regions for each of as many peers as it takes.
 const MAPPINGS: usize = 16 * 1024;
 
@@ -223,8 +225,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// The guest's memory is mapped anew: of a message that did so, on the library's thread.
-    pub fn memory_changed(&mut self, vid: i32) {
+    /// The guest's memory is mapped anew, as returned: of a message that did so, on the library's thread.
+    pub fn memory_changed(&mut self, vid: i32) -> Vec<Region> {
         let regions = regions_of(vid);
         let bounds = regions.iter().map(|region| (region.mmap_addr as usize, region.mmap_size as usize));
         let wanted: Vec<_> = bounds.filter(|&(start, length)| start != 0 && length != 0).collect();
@@ -232,6 +234,13 @@ impl Shared {
         let is_inside = |(start, length): &(usize, usize)| early.wrapping_sub(*start) < *length;
         self.is_broken |= self.is_broken() || wanted.iter().any(is_inside);
         enter(&mut self.memory, &wanted);
+        let region = |region: &sys::rte_vhost_mem_region| Region {
+            guest: region.guest_phys_addr,
+            monitor: region.guest_user_addr,
+            here: region.host_user_addr,
+            size: region.size,
+        };
+        regions.iter().map(region).collect()
     }
 
     /// Memory that the rings are in is mapped no more.
@@ -286,7 +295,7 @@ fn enter(slots: &mut Vec<usize>, wanted: &[(usize, usize)]) {
 }
 
 /// A guest's memory as the library has it, of a peer that does not go meanwhile. Only to be asked when it has mapped some.
-pub(super) fn regions_of(vid: i32) -> Vec<sys::rte_vhost_mem_region> {
+fn regions_of(vid: i32) -> Vec<sys::rte_vhost_mem_region> {
     let mut memory: *mut sys::rte_vhost_memory = std::ptr::null_mut();
     // SAFETY: a valid place; the library checks the number of the peer.
     let ret = unsafe { sys::rte_vhost_get_mem_table(vid, &raw mut memory) };

@@ -6,7 +6,8 @@
 
 use dpdk_sys as sys;
 
-use super::{MAX_RING, guard};
+use super::Device;
+use super::setup::{Region, Ring};
 use crate::clock::rdtsc;
 
 /// Cycles that a call may take before a look is worth it, beside one for each byte that it copied: ten times and more what it takes.
@@ -72,29 +73,30 @@ impl Descriptor {
 
 /// Whether a ring has chains of descriptors without length.
 ///
+/// Nothing of it is asked of the library, which may be about to unmap the guest's memory meanwhile: it has a message of the peer
+/// checked first (`setup.rs`), for which the peers are locked as they are here, and from then on the memory is nowhere. Who
+/// does not get the lock does not wait, and does not look.
+///
 /// # Safety
 /// A peer that does not go meanwhile.
 #[cold]
-pub(super) unsafe fn has_empty_chains(vid: i32, ring: u16, packed: bool) -> bool {
-    // SAFETY: integers and pointers, for which zero is a value.
-    let mut vring: sys::rte_vhost_vring = unsafe { std::mem::zeroed() };
-    let (mut next, mut used) = (0, 0);
-    // SAFETY: the caller's promise; a valid place.
-    let is_known = unsafe { sys::rte_vhost_get_vhost_vring(vid, ring, &raw mut vring) } == 0;
-    // SAFETY: as above.
-    let is_used = unsafe { sys::rte_vhost_get_vring_base(vid, ring, &raw mut next, &raw mut used) } == 0;
-    // SAFETY: both formats have one pointer here.
-    let table = unsafe { vring.__bindgen_anon_1.desc }.cast::<u8>().cast_const();
-    let size = vring.size;
-    if !(is_known && is_used) || table.is_null() || size == 0 || u32::from(size) > MAX_RING {
+pub(super) unsafe fn has_empty_chains(device: &Device, vid: i32, ring: u16) -> bool {
+    let Ok(peers) = device.peers.try_lock() else { return false };
+    let Some(peer) = peers.known.iter().find(|peer| peer.vid == vid) else { return false };
+    let (setup, packed) = (&peer.setup, device.is_packed());
+    let Some(Ring { size, places: Some([descriptors, available]), .. }) = setup.rings.get(&ring).copied()
+    else {
         return false;
-    }
-    // SAFETY: so many descriptors are mapped there, and stay while the peer does.
+    };
+    let of_monitor = |place: u64, bytes: u64| at(&setup.regions, |region| region.monitor, place, bytes);
+    let Some(table) = of_monitor(descriptors, u64::from(size) * DESCRIPTOR as u64) else { return false };
+    // SAFETY: so many descriptors are mapped there, and stay while the peers are locked.
     let at = |index: u16| unsafe { Descriptor::at(table, usize::from(index), packed) };
     let mut empty = (0..size).filter(|&index| at(index).is_empty()).count();
-    // SAFETY: as above.
-    let avail = unsafe { vring.__bindgen_anon_2.avail }.cast::<u16>().cast_const();
-    let regions = guard::regions_of(vid);
+    let available = of_monitor(available, 4 + 2 * u64::from(size));
+    let (mut next, mut used) = (0, 0);
+    // SAFETY: the caller's promise; two valid places. It fails for no ring that is in use.
+    unsafe { sys::rte_vhost_get_vring_base(vid, ring, &raw mut next, &raw mut used) };
     // Of a packed ring the highest bit says which round it is in.
     let next = u32::from(if packed { next & 0x7fff } else { next });
     let first = next + (u32::from(size) - 1) * u32::from(NEAR);
@@ -103,45 +105,44 @@ pub(super) unsafe fn has_empty_chains(vid: i32, ring: u16, packed: bool) -> bool
             break;
         }
         let place = ((first + near) % u32::from(size)) as u16;
-        let head = match packed {
-            true => place,
-            false if avail.is_null() => break,
+        let head = match (packed, available) {
+            (true, _) => place,
+            (false, None) => break,
             // SAFETY: behind flags and index, the numbers of as many buffers as the ring has descriptors are mapped.
-            false => unsafe { avail.wrapping_add(2 + usize::from(place)).read_unaligned() },
+            (false, Some(available)) => unsafe {
+                available.cast::<u16>().wrapping_add(2 + usize::from(place)).read_unaligned()
+            },
         };
         let head = at(head % size);
         if head.flags & INDIRECT != 0 {
-            // SAFETY: the caller's promise.
-            empty += unsafe { empty_ones_of(&regions, head, size, packed) };
+            empty += empty_ones_of(&setup.regions, head, size, packed);
         }
     }
     empty >= PROOF
 }
 
-/// Descriptors without length in the table that a descriptor is for.
-///
-/// # Safety
-/// A peer that does not go meanwhile.
-unsafe fn empty_ones_of(
-    regions: &[sys::rte_vhost_mem_region],
-    head: Descriptor,
-    size: u16,
-    packed: bool,
-) -> usize {
+/// Where so many bytes are that begin at an address of the guest's, or of its monitor's; `None` when they are not all in a region.
+fn at(regions: &[Region], start: fn(&Region) -> u64, address: u64, bytes: u64) -> Option<*const u8> {
+    regions.iter().find_map(|region| {
+        let at = address.checked_sub(start(region))?;
+        (at.checked_add(bytes)? <= region.size).then(|| (region.here + at) as *const u8)
+    })
+}
+
+/// Descriptors without length in the table that a descriptor is for, in memory that is mapped.
+fn empty_ones_of(regions: &[Region], head: Descriptor, size: u16, packed: bool) -> usize {
     let count = (head.length as usize / DESCRIPTOR).min(usize::from(size));
-    let bytes = (count * DESCRIPTOR) as u64;
-    let place = regions.iter().find_map(|region| {
-        let at = head.address.checked_sub(region.guest_phys_addr)?;
-        (at.checked_add(bytes)? <= region.size).then(|| (region.host_user_addr + at) as *const u8)
-    });
-    // SAFETY: inside a region, which is mapped while the peer does not go.
-    let is_empty =
-        |table: *const u8, index: usize| unsafe { Descriptor::at(table, index, packed) }.is_empty();
-    place.map_or(0, |table| (0..count).filter(|&index| is_empty(table, index)).count())
+    let table = at(regions, |region| region.guest, head.address, (count * DESCRIPTOR) as u64);
+    let is_empty = |table: *const u8, index: usize| {
+        // SAFETY: inside a region, which is mapped while the peers are locked.
+        unsafe { Descriptor::at(table, index, packed) }.is_empty()
+    };
+    table.map_or(0, |table| (0..count).filter(|&index| is_empty(table, index)).count())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Peer, Socket};
     use super::*;
 
     #[test]
@@ -155,6 +156,45 @@ mod tests {
         assert_eq!(read(1, true).flags, 7);
         assert!(!one.is_empty() && !read(0, false).is_empty());
         assert!(Descriptor { length: 0, ..one }.is_empty());
+    }
+
+    #[test]
+    fn hostile_vhost_bytes_are_found_in_one_region_or_not_at_all() {
+        let region =
+            |guest, size| Region { guest, monitor: guest + (1 << 40), here: guest + (1 << 44), size };
+        let regions = [region(0, 0x1000), region(u64::MAX - 0xfff - (1 << 44), 0x1000)];
+        let guest = |address, bytes| at(&regions, |region| region.guest, address, bytes);
+        assert_eq!(guest(0xff0, 16), Some((0xff0 + (1u64 << 44)) as *const u8));
+        assert_eq!(guest(0xff0, 17), None);
+        assert_eq!(guest(0, u64::MAX), None);
+        assert_eq!(guest(u64::MAX, 16), None);
+        assert_eq!(at(&regions, |region| region.monitor, 0xff0, 16), None);
+        assert_eq!(at(&regions, |region| region.monitor, (1 << 40) + 1, 16), guest(1, 16));
+        assert_eq!(at(&[], |region| region.guest, 1, 16), None, "none while they change");
+    }
+
+    #[test]
+    fn hostile_vhost_memory_that_changes_is_not_looked_into() {
+        const SIZE: u16 = 64;
+        let socket = Socket { path: c"look".into(), is_server: true, offloads: true };
+        let (device, mut peer) = (Device::new(socket, 1), Peer::new(5));
+        let mut descriptor = [0; DESCRIPTOR];
+        descriptor[12] = NEXT as u8;
+        let table = vec![descriptor; usize::from(SIZE)];
+        let size = (table.len() * DESCRIPTOR) as u64;
+        peer.setup.regions = vec![Region { guest: 0, monitor: 1 << 20, here: table.as_ptr() as u64, size }];
+        let ring = Ring { size: SIZE, has_base: true, places: Some([1 << 20, 0]) };
+        peer.setup.rings.insert(0, ring);
+        device.peers().known.push(peer);
+        // SAFETY: a peer that stays.
+        let has_empty_chains = |ring| unsafe { has_empty_chains(&device, 5, ring) };
+        assert!(has_empty_chains(0) && !has_empty_chains(1));
+        // While the library's thread has a message of the peer checked, and from then on.
+        let mut peers = device.peers();
+        assert!(!has_empty_chains(0));
+        peers.known[0].setup.regions.clear();
+        drop(peers);
+        assert!(!has_empty_chains(0));
     }
 
     #[test]

@@ -251,7 +251,7 @@ impl Sender {
         // SAFETY: the guest has copies; nobody uses these any more.
         let bytes = if sent > 0 { unsafe { free_counted(slots, sent.into()) } } else { 0 };
         // SAFETY: a peer that does not go while we are inside.
-        if watch.is_over(bytes) && unsafe { look::has_empty_chains(vid, ring, self.device.is_packed()) } {
+        if watch.is_over(bytes) && unsafe { look::has_empty_chains(&self.device, vid, ring) } {
             self.device.caught(Offence::EmptyChains);
         }
         if sent == 0 {

@@ -16,21 +16,35 @@ const MOST_REGIONS: usize = 8;
 /// Virtqueues that a guest has without VIRTIO_NET_F_MQ.
 const FIRST_PAIR: u16 = 2;
 
+/// A part of a guest's memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Region {
+    /// Where the guest has it.
+    pub guest: u64,
+    /// Where the monitor does.
+    pub monitor: u64,
+    /// Where we do.
+    pub here: u64,
+    pub size: u64,
+}
+
 /// What a peer has said of a virtqueue since it was last stopped.
 #[derive(Clone, Copy, Debug, Default)]
-struct Ring {
+pub(super) struct Ring {
     /// Descriptors; 0 before it was said.
-    size: u16,
+    pub size: u16,
     /// Where it begins was said for this size.
-    has_base: bool,
-    /// Where it is was said.
-    is_placed: bool,
+    pub has_base: bool,
+    /// Where its descriptors and its available ring are, by the monitor's addresses.
+    pub places: Option<[u64; 2]>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Setup {
     features: u64,
-    rings: BTreeMap<u16, Ring>,
+    /// None while they change.
+    pub regions: Vec<Region>,
+    pub rings: BTreeMap<u16, Ring>,
     /// The library is about to map memory that it should be able to map.
     maps: bool,
 }
@@ -64,6 +78,7 @@ impl Setup {
             }
             message::SET_MEM_TABLE => {
                 check_memory(message)?;
+                self.regions.clear();
                 self.maps = true;
                 Ok(())
             }
@@ -98,7 +113,7 @@ impl Setup {
         if size == 0 || !self.is_packed() && !size.is_power_of_two() {
             return Err("a ring has no such size");
         }
-        if ring.is_placed && size != u32::from(ring.size) {
+        if ring.places.is_some() && size != u32::from(ring.size) {
             return Err("a ring is to grow or to shrink that has its place, and was not stopped");
         }
         Ok(())
@@ -135,12 +150,16 @@ impl Setup {
                 self.rings.remove(&message.ring());
             }
             message::SET_VRING_NUM => {
-                let is_placed = self.ring(message).is_placed;
-                let ring = Ring { size: message.half(1) as u16, has_base: false, is_placed };
+                let places = self.ring(message).places;
+                let ring = Ring { size: message.half(1) as u16, has_base: false, places };
                 self.rings.insert(message.ring(), ring);
             }
             message::SET_VRING_BASE => self.rings.entry(message.ring()).or_default().has_base = true,
-            message::SET_VRING_ADDR => self.rings.entry(message.ring()).or_default().is_placed = true,
+            message::SET_VRING_ADDR => {
+                // Behind number and flags: descriptors, used ring, available ring.
+                let places = Some([message.word(1), message.word(3)]);
+                self.rings.entry(message.ring()).or_default().places = places;
+            }
             _ => {}
         }
     }
