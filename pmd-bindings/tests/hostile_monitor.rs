@@ -285,3 +285,25 @@ fn hostile_vhost_a_peer_that_stops_in_a_message_holds_nobody_up() {
     close(honest);
     fs::remove_file(&far).unwrap();
 }
+
+/// Nothing in the rings says that the library has something to give.
+#[test]
+fn vhost_an_announcement_is_a_packet_to_be_received() {
+    let (eal, path) = (eal(), path("rarp"));
+    let pool = pool(&eal, 1023);
+    let (port, mut rx, tx) = open(&eal, &pool, &path, true);
+    let guest = Monitor::ready(&path, PLAIN);
+    let mut burst = Burst::with_capacity(4);
+    for round in 0..2 {
+        assert_eq!(rx[0].receive(&mut burst), 0);
+        assert!(!rx[0].may_have_packets(), "round {round}");
+        guest.tell(monitor::SEND_RARP, &[2, 0, 0, 0, 0, 9, 0, 0], &[]).unwrap();
+        assert!(rx[0].may_have_packets(), "round {round}");
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while rx[0].receive(&mut burst) == 0 && Instant::now() < deadline {}
+        let announced = burst.drain().next().unwrap();
+        assert_eq!(wire::PacketBuf::head(&announced)[6..14], [2, 0, 0, 0, 0, 9, 0x80, 0x35]);
+    }
+    drop(guest);
+    close((port, rx, tx));
+}

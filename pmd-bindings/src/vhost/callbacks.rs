@@ -78,6 +78,11 @@ unsafe extern "C" fn handled(vid: i32, place: *mut c_void) -> i32 {
             message::SET_MEM_TABLE => peer.setup.regions = peer.shared.memory_changed(vid),
             message::SET_LOG_BASE => peer.shared.log_changed(vid),
             message::RESET_OWNER => peer.shared.forget(),
+            message::SEND_RARP => {
+                let is_used = device.vid.load(Ordering::Relaxed) == vid;
+                peer.announces = !is_used;
+                device.announces.fetch_or(is_used, Ordering::Relaxed);
+            }
             _ => {}
         }
     }

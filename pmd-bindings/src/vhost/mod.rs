@@ -109,6 +109,8 @@ pub(crate) struct Device {
     pairs: AtomicU32,
     /// Changes with the peer and with its rings.
     generation: AtomicU32,
+    /// The library has a packet of its own to be received, of which the rings say nothing: the announcement of a guest that migrated.
+    announces: AtomicBool,
     /// Of the receive queues, and of the transmit queues.
     gates: Vec<[Gate; 2]>,
     counters: Vec<Counters>,
@@ -159,6 +161,8 @@ struct Peer {
     calls: BTreeMap<u16, CallFile>,
     /// It did what no peer does; its port is to be taken down.
     is_hostile: bool,
+    /// It had its guest announced.
+    announces: bool,
 }
 
 impl Peer {
@@ -171,6 +175,7 @@ impl Peer {
             setup: Setup::default(),
             calls: BTreeMap::new(),
             is_hostile: false,
+            announces: false,
         }
     }
 
@@ -192,6 +197,7 @@ impl Device {
             rings: [const { AtomicBool::new(false) }; 2 * MAX_PAIRS],
             pairs: AtomicU32::new(0),
             generation: AtomicU32::new(0),
+            announces: AtomicBool::new(false),
             gates: (0..queues).map(|_| Default::default()).collect(),
             counters: (0..queues).map(|_| Counters::default()).collect(),
             offence: AtomicU8::new(0),
@@ -271,6 +277,7 @@ impl Device {
         let ret = unsafe { sys::rte_vhost_get_negotiated_features(peer.vid, &raw mut features) };
         self.features.store(if ret == 0 { features } else { 0 }, Ordering::Relaxed);
         self.offence.store(0, Ordering::Relaxed);
+        self.announces.store(peer.announces, Ordering::Relaxed);
         self.tell_rings(Some(peer));
         self.vid.store(peer.vid, Ordering::Release);
     }

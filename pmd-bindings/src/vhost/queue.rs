@@ -68,8 +68,8 @@ impl Receiver {
         if vid == NOBODY {
             return false;
         }
-        // The library counts what is available in split rings only.
-        if self.device.is_packed() {
+        // The library counts what is available in split rings only, and no announcement.
+        if self.device.is_packed() || self.device.announces.load(Ordering::Relaxed) {
             return true;
         }
         (0..self.pairs()).map(|number| self.ring(number)).any(|ring| {
@@ -137,6 +137,10 @@ impl Receiver {
             let counters = &self.device.counters[self.queue];
             counters.rx_packets.add(received as u64);
             counters.rx_bytes.add(bytes);
+            // It is the first of the next packets, whatever queue they come by.
+            if self.device.announces.load(Ordering::Relaxed) {
+                self.device.announces.store(false, Ordering::Relaxed);
+            }
         }
         received
     }

@@ -59,7 +59,14 @@ impl Siege {
     #[must_use]
     #[track_caller]
     pub fn start() -> Siege {
-        let (lab, dir, daemon) = start(3);
+        Self::beside(0)
+    }
+
+    /// Starts them, and so many more vNICs that nobody is behind.
+    #[must_use]
+    #[track_caller]
+    pub fn beside(others: u16) -> Siege {
+        let (lab, dir, daemon) = start(3 + others);
         let stations = [Station(1), Station(2)];
         let honest = Honest::start(stations.map(|station| ready(&dir, station, PLAIN)), stations);
         with_links(&daemon, 2);
