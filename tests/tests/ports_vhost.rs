@@ -314,6 +314,64 @@ fn ports_vhost_a_vnic_takes_over_the_plain_port_of_its_name() {
     daemon.stop();
 }
 
+/// A TCP segment of 40 KB for the device to cut, whose checksum is left to it.
+fn super_frame(from: Station, to: Station) -> ([u8; 12], Vec<u8>) {
+    const PAYLOAD: usize = 40 << 10;
+    let mut frame = datagram(from, to, 0);
+    frame.truncate(34);
+    frame[16..18].copy_from_slice(&(20 + 20 + PAYLOAD as u16).to_be_bytes());
+    frame[23] = 6;
+    frame[24..26].fill(0);
+    let sum = |bytes: &[u8]| {
+        let sum: u32 = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+        (sum & 0xffff) as u16 + (sum >> 16) as u16
+    };
+    let of_header = !sum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&of_header.to_be_bytes());
+    let pseudo = sum(&[&frame[26..34], &[0, 6], &(20 + PAYLOAD as u16).to_be_bytes()].concat());
+    frame.extend([0x10, 0x00, 0x10, 0x01, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff]);
+    frame.extend(pseudo.to_be_bytes());
+    frame.extend([0, 0]);
+    frame.resize(54 + PAYLOAD, 7);
+    let mut header = [1, 1, 54, 0, 0, 0, 34, 0, 16, 0, 0, 0];
+    header[4..6].copy_from_slice(&1448u16.to_le_bytes());
+    (header, frame)
+}
+
+/// A guest that is not scheduled for some milliseconds has room for short packets, and will have some for long ones.
+#[test]
+fn ports_vhost_a_super_frame_waits_for_a_slow_guest() {
+    let (_lab, dir, daemon) = start(2);
+    let stations = [Station(1), Station(2)];
+    let mut peers = stations.map(|station| ready(&dir, station, OFFLOADS));
+    heard(&mut peers, &stations);
+    let [mut sender, receiver] = peers;
+    // One that has used nothing yet, and gives ten buffers.
+    drop(receiver);
+    let mut receiver = wait_for("the port to be there", PATIENCE, || {
+        let receiver = FrontEnd::ready(&stations[1].socket(dir.path()), OFFLOADS).ok()?;
+        receiver.set_available(0, 10).ok()?;
+        Some(receiver)
+    });
+    with_links(&daemon, 2);
+    let (header, frame) = super_frame(stations[0], stations[1]);
+    sender.send_with(&header, &frame).unwrap();
+    sender.send(&datagram(stations[0], stations[1], 7)).unwrap();
+    std::thread::sleep(Duration::from_millis(5));
+    receiver.set_available(0, SLOTS).unwrap();
+    let end = Instant::now() + PATIENCE;
+    let (mut buffers, mut numbers) = (0, Vec::new());
+    while (buffers < 21 || numbers.is_empty()) && Instant::now() < end {
+        let frames = receiver.receive().unwrap();
+        buffers += frames.len();
+        numbers.extend(frames.iter().filter_map(|frame| number_of(frame)));
+    }
+    assert_eq!((buffers, numbers), (22, vec![7]), "21 buffers of 2 KB, and one");
+    assert_eq!(daemon.json("show fwd stats all")["drops"]["tx-refused"].as_i64().unwrap_or(0), 0);
+    daemon.assert_conserved();
+    daemon.stop();
+}
+
 /// Monitors of virtual machines have the switch announce a guest that migrated and does not do so itself: of a guest, too, that says
 /// nothing, on a switch of so many that its queue is not polled then.
 #[test]

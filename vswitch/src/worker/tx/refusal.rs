@@ -5,11 +5,12 @@
 //! | the queue is full | packets wait in the buffer; more are dropped as `tx-full`, as are the last ones beyond the worker's room, and those in whose place one of control's waits |
 //! | no link, no peer | all that waits is dropped at once as `link-down` |
 //! | nothing was taken for [`STALL_NS`] | all that waits is dropped as `tx-stalled`, and from then on what comes is tried once |
-//! | the driver takes those behind the first packet, and not that | the first is dropped as `tx-refused` |
+//! | the driver takes those behind the first packet, and not that | the first is dropped as `tx-refused`, if it has many buffers only after [`STALL_NS`] |
 //! | the kernel refuses a packet and takes others | it counts as `tx-refused`, not as sent |
 //!
 //! The last but one is for limits that nobody told: some drivers leave a packet that they cannot send at the head of the
-//! burst for ever (net_tap does so with long frames, librte_vhost with frames for which a guest's buffers are too small).
+//! burst for ever (net_tap does so with long frames, librte_vhost with frames for which a guest's buffers are too small). A packet
+//! of many buffers may only wait for room: a guest with few free ones takes short packets, and no super-frame.
 
 use pipelines::drops::DropReason;
 use pipelines::snapshot::PortIndex;
@@ -21,11 +22,13 @@ pub const STALL_NS: u64 = 50_000_000;
 /// After so long it is asked whether it is the first packet that it does not like.
 pub(super) const DOUBT_NS: u64 = 1_000_000;
 
-/// Since when a queue takes nothing.
+/// Since when a queue does not take the first packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TxRefusal {
     /// The time of the first refusal in a row.
     since: Option<u64>,
+    /// It took others meanwhile.
+    is_passed: bool,
     stalled: bool,
 }
 
@@ -54,13 +57,16 @@ impl TxPaths {
             return;
         }
         let for_ns = now.saturating_sub(*own.refusal.since.get_or_insert(now));
-        if own.refusal.stalled || for_ns > STALL_NS {
+        if own.refusal.stalled || for_ns > STALL_NS && !own.refusal.is_passed {
             own.refusal.stalled = true;
             self.give_up(port, DropReason::TX_STALLED);
             return;
         }
         if for_ns > DOUBT_NS && own.buffer.len() > 1 {
             self.pass_by_first(port);
+        }
+        if for_ns > STALL_NS {
+            self.give_up_first(port);
         }
         self.cut_to_room(port);
     }
@@ -86,7 +92,8 @@ impl TxPaths {
         }
     }
 
-    /// Offers the packets behind the first one, and gives up the first when it is the only one that is not taken.
+    /// Offers the packets behind the first one, and gives up the first when it is the only one that is not taken and is in one
+    /// buffer, as they may be.
     pub(super) fn pass_by_first(&mut self, port: PortIndex) {
         let Some(TxPath::Own(own)) = self.paths.get_mut(usize::from(port)) else { return };
         own.buffer.as_mut_slice().rotate_left(1);
@@ -98,13 +105,25 @@ impl TxPaths {
         if behind == 0 {
             return;
         }
-        own.refusal.over();
+        own.refusal.is_passed = true;
         let own_turn = if own.buffer.is_empty() { 0 } else { own.queue.send(&mut own.buffer) };
+        if own_turn > 0 {
+            own.refusal.over();
+        }
         self.sent(port, behind + own_turn);
+        let Some(TxPath::Own(own)) = self.paths.get(usize::from(port)) else { return };
+        if own_turn == 0 && own.buffer.iter().next().is_some_and(|first| first.segment_count() == 1) {
+            self.give_up_first(port);
+        }
+    }
+
+    /// Drops the first packet of a buffer, if it is still the one that the queue does not take.
+    fn give_up_first(&mut self, port: PortIndex) {
         let Some(TxPath::Own(own)) = self.paths.get_mut(usize::from(port)) else { return };
-        if own_turn > 0 || own.buffer.is_empty() {
+        if own.refusal.since.is_none() || own.buffer.is_empty() {
             return;
         }
+        own.refusal.over();
         own.buffer.as_mut_slice().rotate_left(1);
         drop(own.buffer.pop());
         self.recount(port);

@@ -222,7 +222,7 @@ fn repair_a_frame_that_a_driver_refuses_lets_those_behind_it_pass() {
     let mut rig = Rig::on("net_tap0", "iface=refuses", 1);
     let mut owner = rig.worker(Vec::new());
     turn_at(&mut owner, 0);
-    for length in [60, 9000, 60, 60, 60] {
+    for length in [60, 1600, 60, 60, 60] {
         send(&mut owner, rig.packet(length));
     }
     let sent = |paths: &TxPaths| paths.stats.pipeline.sent.get();
@@ -232,12 +232,35 @@ fn repair_a_frame_that_a_driver_refuses_lets_those_behind_it_pass() {
     turn_at(&mut owner, DOUBT_NS + 1);
     assert_eq!((sent(&owner), owner.queued, drops(&owner, DropReason::TX_REFUSED)), (4, 0, 1));
     // Alone, it goes with those that come after it.
-    send(&mut owner, rig.packet(9000));
+    send(&mut owner, rig.packet(1600));
     turn_at(&mut owner, 3 * DOUBT_NS);
     send(&mut owner, rig.packet(60));
     turn_at(&mut owner, 5 * DOUBT_NS);
     turn_at(&mut owner, 7 * DOUBT_NS);
     assert_eq!((sent(&owner), owner.queued, drops(&owner, DropReason::TX_REFUSED)), (5, 0, 2));
+    assert_balance(&[&owner]);
+}
+
+/// As a super-frame for a guest that has too few free buffers for it, and enough for the packets behind it.
+#[test]
+fn ports_a_packet_of_many_buffers_waits_as_long_as_a_full_queue_may() {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a network namespace takes root");
+    let mut rig = Rig::on("net_tap0", "iface=waits", 1);
+    let mut owner = rig.worker(Vec::new());
+    let all = |paths: &TxPaths| {
+        let refused = drops(paths, DropReason::TX_REFUSED);
+        (paths.stats.pipeline.sent.get(), paths.queued, refused, drops(paths, DropReason::TX_STALLED))
+    };
+    turn_at(&mut owner, 0);
+    for length in [60, 9000, 60, 60] {
+        send(&mut owner, rig.packet(length));
+    }
+    turn_at(&mut owner, DOUBT_NS + 1);
+    assert_eq!(all(&owner), (3, 1, 0, 0), "those behind it pass");
+    turn_at(&mut owner, 30 * DOUBT_NS);
+    send(&mut owner, rig.packet(60));
+    turn_at(&mut owner, STALL_NS);
+    assert_eq!(all(&owner), (4, 1, 0, 0), "and it waits");
     assert_balance(&[&owner]);
 }
 
