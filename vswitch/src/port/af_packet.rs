@@ -22,19 +22,19 @@ const PAGE: u32 = 4096;
 const RING_BYTES: u32 = 4 << 20;
 
 pub(super) fn plan(spec: &AfPacketPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
-    preflight::packet_socket("af-packet", &spec.iface, spec.queues, opening)?;
+    let interface = preflight::packet_socket("af-packet", &spec.iface, spec.queues, opening)?;
     let mtu = preflight::interface_mtu(&spec.iface)?.max(opening.request.mtu.unwrap_or(0).into());
     let ring = PacketRing::for_mtu(mtu);
     warn_about_offloads(&spec.iface);
     let traits = Traits {
         partial_checksums: true,
-        mtu: MtuControl::Interfaces(vec![spec.iface.clone()]),
+        mtu: MtuControl::Interfaces(vec![interface.clone()]),
         max_running_mtu: ring.max_mtu(),
         min_segment: ring.min_segment(),
         ..Traits::exactly(spec.queues)
     };
     let mut plan = DevicePlan::virtual_device("af_packet", args(spec, ring)?, traits);
-    plan.calm.extend(preflight::calm_interface(&spec.iface));
+    plan.calm.extend(preflight::calm_interface(interface));
     Ok(plan)
 }
 

@@ -21,8 +21,7 @@ pub(super) const RING: u16 = 2048;
 pub(super) fn plan(spec: &AfXdpPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     preflight::capable("af-xdp", preflight::NET_RAW)?;
     preflight::capable("af-xdp", preflight::NET_ADMIN)?;
-    opening.take(format!("interface {}", spec.iface))?;
-    preflight::interface_up(&spec.iface)?;
+    let interface = preflight::own_interface(&spec.iface, opening)?;
     warn_about_reuse(&spec.iface);
     let traits = Traits {
         partial_checksums: true,
@@ -31,7 +30,7 @@ pub(super) fn plan(spec: &AfXdpPort, opening: &mut Opening<'_>) -> Result<Device
         ..Traits::exactly(spec.queues)
     };
     let mut plan = DevicePlan::virtual_device("af_xdp", args(spec)?, traits);
-    plan.calm.extend(preflight::calm_interface(&spec.iface));
+    plan.calm.extend(preflight::calm_interface(interface));
     Ok(plan)
 }
 

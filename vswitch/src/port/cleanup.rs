@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::claims::Claims;
 use super::error::OpenError;
+use super::interface::Interface;
 use super::ring;
 
 /// What is left to do when a port's device is gone. Dropping it does it too, and logs what fails.
@@ -18,11 +19,11 @@ pub struct Cleanup {
     /// The socket that the port made.
     pub(super) socket: Option<PathBuf>,
     /// The interfaces whose MTU was raised, and what it was before.
-    pub(super) mtus: BTreeMap<String, u32>,
+    pub(super) mtus: BTreeMap<Interface, u32>,
     /// The driver sets the MTU of interfaces by itself: what it was before is kept in any case.
     pub(super) keeps_mtus: bool,
     /// The interfaces that are to be promiscuous no longer.
-    pub(super) calm: Vec<String>,
+    pub(super) calm: Vec<Interface>,
     /// The rings that it is made of.
     pub(super) ring: Option<ring::End>,
     /// The devices to set free, last of all.
@@ -54,25 +55,29 @@ impl Cleanup {
         self.ring.as_ref().map(|end| end.rings.sent())
     }
 
-    /// What is to be undone at kernel interfaces.
+    /// What is to be undone at kernel interfaces, by whoever goes on with those of these names.
     pub fn of_interfaces(&self) -> Vec<Undo> {
-        let mtus = self.mtus.iter().map(|(iface, mtu)| Undo::Mtu(iface.clone(), *mtu));
-        mtus.chain(self.calm.iter().cloned().map(Undo::Promiscuous)).collect()
+        let mtus = self.mtus.iter().filter(|(iface, _)| iface.keeps_name());
+        let mtus = mtus.map(|(iface, mtu)| Undo::Mtu(iface.name().to_owned(), *mtu));
+        let calm = self.calm.iter().filter(|iface| iface.keeps_name());
+        mtus.chain(calm.map(|iface| Undo::Promiscuous(iface.name().to_owned()))).collect()
     }
 
-    /// Another process undoes it, for it goes on with the interfaces.
+    /// Another process undoes it, for it goes on with the interfaces; but not with those that were renamed.
     pub fn leave_interfaces(&mut self) {
-        self.mtus.clear();
-        self.calm.clear();
+        self.mtus.retain(|iface, _| !iface.keeps_name());
+        self.calm.retain(|iface| !iface.keeps_name());
     }
 
     /// Undoes what another process has done to an interface, too.
     pub fn inherit(&mut self, undo: &Undo) {
+        // One that has gone meanwhile took it with it.
+        let Ok(iface) = Interface::named(undo.iface()) else { return };
         match undo {
-            Undo::Mtu(iface, mtu) => {
-                self.mtus.insert(iface.clone(), *mtu);
+            Undo::Mtu(_, mtu) => {
+                self.mtus.insert(iface, *mtu);
             }
-            Undo::Promiscuous(iface) if !self.calm.contains(iface) => self.calm.push(iface.clone()),
+            Undo::Promiscuous(_) if !self.calm.contains(&iface) => self.calm.push(iface),
             Undo::Promiscuous(_) => {}
         }
     }
@@ -106,6 +111,7 @@ impl Cleanup {
         }
         for (iface, mtu) in std::mem::take(&mut self.mtus) {
             // An interface that went away took its MTU with it.
+            let Ok(iface) = iface.name_now() else { continue };
             if pmd::process::interface_mtu(&iface).is_ok_and(|now| now != mtu)
                 && let Err(error) = pmd::process::set_interface_mtu(&iface, mtu)
             {
@@ -113,9 +119,8 @@ impl Cleanup {
             }
         }
         for iface in std::mem::take(&mut self.calm) {
-            if pmd::interface::index(&iface).is_ok()
-                && let Err(error) = pmd::interface::set_promiscuous(&iface, false)
-            {
+            let Ok(iface) = iface.name_now() else { continue };
+            if let Err(error) = pmd::interface::set_promiscuous(&iface, false) {
                 note(format!("the promiscuous mode of interface {iface}"), error);
             }
         }

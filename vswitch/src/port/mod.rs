@@ -13,6 +13,7 @@ mod cleanup;
 mod devargs;
 pub mod error;
 mod held;
+mod interface;
 mod memif;
 mod mtu;
 mod null;
@@ -41,6 +42,7 @@ use claims::Claims;
 pub use cleanup::{Cleanup, Undo};
 pub use error::{OpenError, QueueError};
 pub use held::{HeldByDriver, held_by_driver};
+pub use interface::Interface;
 pub use mtu::{change_mtu, fit_interfaces, min_segment};
 pub(crate) use pci::full_address;
 pub use presence::Presence;
@@ -100,7 +102,7 @@ struct DevicePlan {
     socket: Option<PathBuf>,
     access: Option<SocketAccess>,
     /// Interfaces that the driver sets promiscuous and leaves so.
-    calm: Vec<String>,
+    calm: Vec<Interface>,
     /// The rings that it is made of.
     ring: Option<ring::End>,
 }

@@ -4,6 +4,7 @@ use pmd::{PortInfo, StartedPort};
 
 use super::cleanup::Cleanup;
 use super::error::OpenError;
+use super::interface::Interface;
 use super::traits::{MtuControl, Traits};
 use super::{af_packet, preflight, refused};
 use crate::config::PortSpec;
@@ -56,22 +57,27 @@ pub fn fit_interfaces(traits: &Traits, cleanup: &mut Cleanup, wanted: Option<u16
 }
 
 /// Gives an interface the MTU that is wanted, unless it had a larger one before it was a port's. It has that again at close.
-fn fit_interface(iface: &str, wanted: u32, cleanup: &mut Cleanup) -> Result<(), OpenError> {
-    let now = preflight::interface_mtu(iface)?;
-    let own = cleanup.mtus.get(iface).copied().unwrap_or(now);
+fn fit_interface(interface: &Interface, wanted: u32, cleanup: &mut Cleanup) -> Result<(), OpenError> {
+    let iface = interface.name_now().map_err(|source| OpenError::Interface {
+        iface: interface.name().into(),
+        operation: "find it".into(),
+        source,
+    })?;
+    let now = preflight::interface_mtu(&iface)?;
+    let own = cleanup.mtus.get(interface).copied().unwrap_or(now);
     let mtu = wanted.max(own);
     if mtu != now {
-        pmd::process::set_interface_mtu(iface, mtu).map_err(|source| OpenError::Interface {
-            iface: iface.into(),
+        pmd::process::set_interface_mtu(&iface, mtu).map_err(|source| OpenError::Interface {
+            iface: iface.clone(),
             operation: format!("set its MTU to {mtu}; `ip link set {iface} mtu {mtu}` may say why"),
             source,
         })?;
         tracing::info!(iface, from = now, to = mtu, "changed the MTU of an interface");
     }
     if mtu == own && !cleanup.keeps_mtus {
-        cleanup.mtus.remove(iface);
+        cleanup.mtus.remove(interface);
     } else {
-        cleanup.mtus.insert(iface.into(), own);
+        cleanup.mtus.insert(interface.clone(), own);
     }
     Ok(())
 }

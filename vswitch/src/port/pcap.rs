@@ -16,9 +16,8 @@ const MAGICS: [u32; 5] = [0xa1b2_c3d4, 0xd4c3_b2a1, 0xa1b2_3c4d, 0x4d3c_b2a1, 0x
 pub(super) fn plan(spec: &PcapPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     let ifaces = [&spec.iface, &spec.rx_iface, &spec.tx_iface].into_iter().flatten();
     for iface in ifaces {
-        opening.take(format!("interface {iface}"))?;
         preflight::capable("pcap", preflight::NET_RAW)?;
-        preflight::interface_up(iface)?;
+        preflight::own_interface(iface, opening)?;
     }
     if let Some(path) = &spec.rx_pcap {
         check_source(path, spec.infinite_rx)?;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::Opening;
 use super::error::OpenError;
+use super::interface::Interface;
 
 /// A capability of a process (capabilities(7)).
 pub(super) struct Capability {
@@ -46,35 +47,34 @@ pub(super) fn capable(kind: &'static str, needed: Capability) -> Result<(), Open
     }
 }
 
-/// The interface exists in this network namespace.
-pub(super) fn interface_exists(iface: &str) -> Result<(), OpenError> {
-    pmd::interface::index(iface).map(|_| ()).map_err(|_| OpenError::NoInterface {
-        iface: iface.into(),
-        namespaces: pmd::interface::named_namespaces_with(iface),
-    })
-}
-
-/// The interface exists and is up.
-pub(super) fn interface_up(iface: &str) -> Result<(), OpenError> {
-    interface_exists(iface)?;
+/// The interface exists in this network namespace and is up.
+fn interface_up(iface: &str) -> Result<Interface, OpenError> {
+    let interface = Interface::named(iface)?;
     match pmd::interface::is_up(iface) {
         Ok(false) => Err(OpenError::InterfaceDown { iface: iface.into() }),
-        _ => Ok(()),
+        _ => Ok(interface),
     }
 }
 
-/// So many packet sockets may be opened on an interface, which is the port's own from here on.
+/// The interface exists and is up, and is the port's own from here on, under whatever name.
+pub(super) fn own_interface(iface: &str, opening: &mut Opening<'_>) -> Result<Interface, OpenError> {
+    opening.take(format!("interface {iface}"))?;
+    let interface = interface_up(iface)?;
+    opening.take(format!("interface number {}", interface.index()))?;
+    Ok(interface)
+}
+
+/// So many packet sockets may be opened on an interface, which is the port's [own](own_interface).
 pub(super) fn packet_socket(
     kind: &'static str,
     iface: &str,
     queues: u16,
     opening: &mut Opening<'_>,
-) -> Result<(), OpenError> {
+) -> Result<Interface, OpenError> {
     /// The limit of DPDK's driver, and a sensible one without it: the kernel has 256 sockets in a fanout group at most.
     const MAX_QUEUES: u16 = 16;
     capable(kind, NET_RAW)?;
-    opening.take(format!("interface {iface}"))?;
-    interface_up(iface)?;
+    let interface = own_interface(iface, opening)?;
     if queues > MAX_QUEUES {
         return Err(OpenError::Value {
             key: "queues",
@@ -82,12 +82,13 @@ pub(super) fn packet_socket(
             why: "is more than the driver has; write at most 16",
         });
     }
-    Ok(())
+    Ok(interface)
 }
 
 /// The interface, unless it is promiscuous already: what a port made so, it makes undone.
-pub(super) fn calm_interface(iface: &str) -> Option<String> {
-    pmd::interface::is_promiscuous(iface).is_ok_and(|promiscuous| !promiscuous).then(|| iface.to_owned())
+pub(super) fn calm_interface(interface: Interface) -> Option<Interface> {
+    let is_calm = pmd::interface::is_promiscuous(interface.name()).is_ok_and(|promiscuous| !promiscuous);
+    is_calm.then_some(interface)
 }
 
 /// The MTU of an interface.
@@ -214,7 +215,9 @@ mod tests {
 
     #[test]
     fn interfaces_are_looked_up() {
-        interface_up("lo").unwrap_or_else(|error| assert!(matches!(error, OpenError::InterfaceDown { .. })));
+        if let Err(error) = interface_up("lo") {
+            assert!(matches!(error, OpenError::InterfaceDown { .. }));
+        }
         let error = interface_up("no-such-if").unwrap_err().to_string();
         assert!(error.contains("no-such-if") && error.contains("ip link"), "{error}");
         assert!(interface_mtu("lo").unwrap() >= 1500);

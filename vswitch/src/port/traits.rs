@@ -3,6 +3,7 @@
 use pmd::{PortInfo, StartedPort};
 
 use super::error::QueueError;
+use super::interface::Interface;
 use super::preflight;
 
 /// What a device has around a packet of its MTU: Ethernet header and two VLAN tags.
@@ -13,8 +14,8 @@ const DEVICE: u32 = 22;
 pub enum MtuControl {
     /// The device: `PortConfig::mtu` at start, `StartedPort::set_mtu` later.
     Device,
-    /// The kernel interfaces of these names, several for a bond; the driver would refuse more than 1500.
-    Interfaces(Vec<String>),
+    /// These kernel interfaces, several for a bond; the driver would refuse more than 1500.
+    Interfaces(Vec<Interface>),
     /// Nobody: any frame that fits the port's buffers passes.
     Nobody,
 }
@@ -168,7 +169,8 @@ impl Traits {
             _ if self.super_frames => Some(SUPER_FRAME),
             MtuControl::Device => port.mtu().ok().map(|mtu| u32::from(mtu) + DEVICE),
             MtuControl::Interfaces(ifaces) => {
-                let mtus = ifaces.iter().filter_map(|iface| preflight::interface_mtu(iface).ok());
+                let names = ifaces.iter().filter_map(|iface| iface.name_now().ok());
+                let mtus = names.filter_map(|iface| preflight::interface_mtu(&iface).ok());
                 mtus.min().map(|mtu| mtu + KERNEL)
             }
         }

@@ -6,12 +6,12 @@ use super::{DevicePlan, DeviceSpec, MtuControl, OpenError, Opening, Traits, pref
 use crate::config::port_spec::VethPort;
 
 pub(super) fn plan(spec: &VethPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
-    preflight::packet_socket("veth", &spec.iface, spec.queues, opening)?;
+    let interface = preflight::packet_socket("veth", &spec.iface, spec.queues, opening)?;
     let driver = pmd::process::interface_driver(&spec.iface).unwrap_or_else(|_| "no driver".into());
     if driver != "veth" {
         return Err(OpenError::NoVeth { iface: spec.iface.clone(), driver });
     }
-    let mtu = MtuControl::Interfaces(vec![spec.iface.clone()]);
+    let mtu = MtuControl::Interfaces(vec![interface]);
     let traits = Traits { mtu, ..Traits::without_ethdev(spec.queues) };
     Ok(DevicePlan::new(DeviceSpec::Interface(spec.iface.clone()), traits))
 }
