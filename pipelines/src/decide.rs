@@ -16,7 +16,7 @@ use crate::reverse_path::{self, is_link_local};
 use crate::security;
 use crate::service;
 use crate::snapshot::{Destination, Location, Route, RouteTarget, Snapshot, Vpc};
-use crate::vlt::{Place, SlotRef};
+use crate::vlt::SlotRef;
 use crate::vtep::{self, SourceVtep};
 
 use crate::stage::key::is_reliable;
@@ -182,13 +182,14 @@ fn route(
             Some(peer) => {
                 let location = snapshot.location(peer.index, Destination::Ip(destination));
                 let is_refused = |source| !reverse_path::comes_back(snapshot, vpc.index, peer, source);
-                // What is for a station elsewhere is its host's to accept.
-                if location.is_some_and(|location| is_here(snapshot, location))
-                    && source.is_some_and(is_refused)
-                {
-                    return (FlowAction::drop(DropReason::INNER_SOURCE), false);
-                }
-                to_location(peer, location)
+                let (action, _) = match location {
+                    Some(_) if source.is_some_and(is_refused) => {
+                        (FlowAction::drop(DropReason::INNER_SOURCE), false)
+                    }
+                    location => to_location(peer, location),
+                };
+                // A station may come there that has the source's address.
+                (action, false)
             }
             None => (FlowAction::drop(DropReason::NO_ROUTE), false),
         },
@@ -205,10 +206,6 @@ fn route(
             None => (FlowAction::drop(DropReason::NO_ROUTE), true),
         },
     }
-}
-
-fn is_here(snapshot: &Snapshot, location: &Location) -> bool {
-    matches!(snapshot.vlt.read(location.slot.slot).place, Place::Local { .. })
 }
 
 fn to_location(vpc: &Vpc, location: Option<&Location>) -> (FlowAction, bool) {

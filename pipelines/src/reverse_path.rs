@@ -18,7 +18,8 @@
 //!
 //! the last two not when a route says that it is nowhere.
 //!
-//! What a vNIC of this host sends into another VPC is accepted where that VPC routes the source back ([`comes_back`]).
+//! What goes from here into another VPC goes only where that VPC routes the source back ([`comes_back`]): its stations' hosts could
+//! not tell, for this host's VTEP is where stations of that VPC may be, too.
 //!
 //! The virtual router's addresses are the source of ICMP errors only, which its part on any host sends. The slow path asks here
 //! once for a flow; each hit asks [`SourceVtep::admits`] again, for a location may have moved meanwhile.
@@ -92,9 +93,10 @@ pub fn of_address(snapshot: &Snapshot, vpc: &Vpc, source: IpAddr, vtep: Vtep) ->
     (own.is_none() && may_be_stranger(snapshot, vpc, vtep)).then_some(SourceVtep::vtep(vtep))
 }
 
-/// True when what a vNIC or a tunnel of VPC `from` sends to a station of VPC `to` on this host may come from `source`: nobody in
-/// `to` has the address, and its routes lead back to `from`. So a VPC that has no route to another one is not reached from
-/// there, and who is there bears no address of its stations, whose groups it would have.
+/// True when what a vNIC or a tunnel of VPC `from` sends to a station of VPC `to`, on whichever host, may come from `source`: nobody
+/// in `to` has the address, and its routes lead back to `from`. So a VPC that has no route to another one is not reached from
+/// there, and who is there bears no address of its stations, whose groups it would have. Where this host does not know routes of
+/// `to`, none leads back.
 pub fn comes_back(snapshot: &Snapshot, from: u32, to: &Vpc, source: IpAddr) -> bool {
     let is_known = snapshot.location(to.index, Destination::Ip(source)).is_some();
     let leads_back =

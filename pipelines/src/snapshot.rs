@@ -6,7 +6,8 @@
 //!
 //! NFT entries remember decisions made from a snapshot; generation cells tell them when to ask again. A decision
 //! hangs on the cell of its source ([`Vnic::cell`], or [`Vpc::cell`] out of the tunnel); one that rests on a
-//! location being absent hangs on [`Vpc::topology_cell`]. So, whoever builds the next snapshot:
+//! location being absent, as of the source in another VPC that the packet is for, hangs on [`Vpc::topology_cell`]. So, whoever
+//! builds the next snapshot:
 //!
 //! | change | what to do besides |
 //! |---|---|

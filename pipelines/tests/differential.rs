@@ -198,15 +198,7 @@ impl Lab {
                 rows.for_each(|row| row.router_mac = mac.to_u64());
                 self.world.snapshot.touch_vpc(vpc);
                 // Packets that other VPCs route here leave with this router's MAC.
-                let peers: Vec<u32> = self
-                    .world
-                    .snapshot
-                    .vpcs
-                    .iter()
-                    .flatten()
-                    .filter_map(|other| other.leads_to(vpc).then_some(other.index))
-                    .collect();
-                peers.into_iter().for_each(|peer| self.world.snapshot.touch_vpc(peer));
+                self.touch_peers(vpc);
             }
             Step::Subnet { vpc, wide } => {
                 let gateway = Some(ip(if wide { "10.0.0.253" } else { "10.0.0.254" }));
@@ -333,6 +325,16 @@ impl Lab {
         subnets[at] = subnet;
         self.world.vpc(vpc).set_subnets(subnets);
         self.world.snapshot.touch_vpc(vpc);
+        // Whom this one hears of what other VPCs route here follows from its own routes.
+        self.touch_peers(vpc);
+    }
+
+    /// To be called when what other VPCs decide of packets that they route here may be otherwise.
+    fn touch_peers(&mut self, vpc: u32) {
+        let vpcs = self.world.snapshot.vpcs.iter().flatten();
+        let peers = vpcs.filter_map(|other| other.leads_to(vpc).then_some(other.index));
+        let peers: Vec<u32> = peers.collect();
+        peers.into_iter().for_each(|peer| self.world.snapshot.touch_vpc(peer));
     }
 
     fn frame(&self, step: &Step) -> Option<(PortIndex, Vec<u8>)> {

@@ -253,3 +253,40 @@ fn vnics_of_a_peer_on_this_host_send_from_where_the_vpc_routes_back() {
     assert!(world.pass(port, &frame).is_empty());
     assert_eq!(refused(&world), 3);
 }
+
+/// Nor is a VPC's station on another host, which could not tell: what comes from this host's VTEP under its VNI may well be from a
+/// station of its own here.
+#[test]
+fn stations_of_a_peer_hear_on_whichever_host_only_whom_the_vpc_routes_back() {
+    for (to, way) in [(A, "local"), (R, "encapsulated")] {
+        let mut world = plain();
+        let blue = world.add_vpc(200);
+        let guest = Station { mac: MacAddr([2, 0, 0, 0, 9, 1]), v4: "10.9.0.1".parse().unwrap(), ..C };
+        let (_, port) = world.add_vnic(blue, guest, None);
+        let host = |prefix: &'static str, vpc| [(prefix, RouteTarget::Peer(vpc))];
+        world.route(blue, &host("10.0.0.0/28", 0));
+        let frame = [routed(v4(guest, to)).udp(1, 2, b"x")];
+        let (refused, passed) = ([("nft-stale", 1), ("inner-source", 1)], [("nft-stale", 1), (way, 1)]);
+        world.expect(port, &frame, &[("nft-misses", 1), ("inner-source", 1)]);
+        world.route(0, &host("10.9.0.0/24", blue));
+        world.snapshot.touch_vpc(blue);
+        world.expect(port, &frame, &passed);
+        // A station of the VPC comes that has the address, and goes again: what was let in is judged anew.
+        let place = world.tunnel(0, 3);
+        world.locate(0, Destination::Ip(guest.v4.into()), S.mac, place);
+        world.expect(port, &frame, &refused);
+        world.forget(0, Destination::Ip(guest.v4.into()));
+        world.expect(port, &frame, &passed);
+        world.route(0, &[]);
+        world.snapshot.touch_vpc(blue);
+        world.expect(port, &frame, &refused);
+        // Who bears the address of a station, of this host or of another one.
+        world.route(0, &host("10.0.0.0/16", blue));
+        for (n, victim) in [(2, B), (3, S)] {
+            let impostor = Station { mac: MacAddr([2, 0, 0, 0, 9, n]), ..victim };
+            let (_, port) = world.add_vnic(blue, impostor, None);
+            let frame = routed(v4(impostor, to)).udp(1, 2, b"x");
+            world.expect(port, &[frame], &[("nft-misses", 1), ("inner-source", 1)]);
+        }
+    }
+}
