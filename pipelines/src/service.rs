@@ -24,7 +24,7 @@ pub struct ServiceRequest {
     pub vnic: u32,
     /// The MAC that it had then.
     pub mac: MacAddr,
-    /// Where it came from; unspecified while the client has no address.
+    /// Where it came from; unspecified while the client has no address. Of IPv4 it may be anybody's.
     pub source: IpAddr,
     /// Where it went to.
     pub destination: IpAddr,
@@ -90,18 +90,12 @@ pub fn decide(snapshot: &Snapshot, vpc: &Vpc, key: &FlowKey) -> Option<FlowActio
 }
 
 /// True for a packet to a port of UDP by which a vNIC asks a service.
-fn asks(snapshot: &Snapshot, vpc: &Vpc, vnic: u32, destination: IpAddr, port: u16) -> bool {
+pub fn asks(snapshot: &Snapshot, vpc: &Vpc, vnic: u32, destination: IpAddr, port: u16) -> bool {
     // DHCPv6 has no unicast: nobody is told that there may be (RFC 8415 section 21.12).
     let server = port == DHCP_SERVER && destination.is_ipv4() && vpc.is_gateway(destination);
-    server && snapshot.serves(vnic, Services::DHCP, destination)
-        || asks_all_servers(snapshot, vnic, destination, port)
-}
-
-/// True for a packet to a port of UDP by which a vNIC asks whatever server there is.
-pub fn asks_all_servers(snapshot: &Snapshot, vnic: u32, destination: IpAddr, port: u16) -> bool {
     let all = match destination {
         IpAddr::V4(address) => port == DHCP_SERVER && address == Ipv4Addr::BROADCAST,
         IpAddr::V6(address) => port == DHCPV6_SERVER && address == dhcpv6::ALL_SERVERS,
     };
-    all && snapshot.serves(vnic, Services::DHCP, destination)
+    (server || all) && snapshot.serves(vnic, Services::DHCP, destination)
 }

@@ -90,10 +90,7 @@ fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow) -> Result<(), DropRea
             if source == u64::from(row.v4) && source != 0 {
                 return Ok(());
             }
-            if source == 0 && service::asks_for_address(cx, head, meta) {
-                return Ok(());
-            }
-            other_vip(cx, meta, row, Ipv4Addr::from(source as u32).into())
+            other_v4(cx, head, meta, row, Ipv4Addr::from(source as u32))
         }
         L3::Ipv6 => {
             let source = u128::from(be64(head, l3 + 8)) << 64 | u128::from(be64(head, l3 + 16));
@@ -204,6 +201,14 @@ fn asks(headers: &Headers) -> bool {
                 | icmpv6::kind::LISTENER_DONE
                 | icmpv6::kind::LISTENER_REPORT_V2
         )
+}
+
+/// From an IPv4 address that is not its own a vNIC may ask for one all the same: before it has one, and while it has one that was
+/// its own when it was lent.
+#[cold]
+fn other_v4(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow, source: Ipv4Addr) -> Result<(), DropReason> {
+    let asks = |reason| if service::asks_for_address(cx, head, meta) { Ok(()) } else { Err(reason) };
+    other_vip(cx, meta, row, source.into()).or_else(asks)
 }
 
 #[cold]

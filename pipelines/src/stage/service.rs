@@ -16,8 +16,8 @@ use crate::miss::MissLimits;
 use crate::service::{self, ServiceRequest};
 use crate::snapshot::{NO_PORT, Services, Snapshot, mac_from};
 
-/// True for a packet by which a vNIC may ask for an address before it has one: without a source, or from a link-local one that
-/// nobody has.
+/// True for a packet by which a vNIC may ask for an address that it has not: from any of IPv4, for it goes nowhere but to control,
+/// and from a link-local one of IPv6 that nobody has.
 #[cold]
 #[inline(never)]
 pub(super) fn asks_for_address(cx: &Cx, head: &[u8], meta: &Meta) -> bool {
@@ -27,11 +27,11 @@ pub(super) fn asks_for_address(cx: &Cx, head: &[u8], meta: &Meta) -> bool {
     }
     let Some(vpc) = cx.snapshot.vpc(meta.vpc) else { return false };
     let (source, destination) = addresses(head, headers);
-    let nobodys = match source {
-        IpAddr::V4(source) => source.is_unspecified(),
+    let may_ask = match source {
+        IpAddr::V4(_) => true,
         IpAddr::V6(address) => address.is_unicast_link_local() && !cx.snapshot.is_held(vpc, source),
     };
-    nobodys && service::asks_all_servers(cx.snapshot, meta.vnic, destination, headers.dport)
+    may_ask && service::asks(cx.snapshot, vpc, meta.vnic, destination, headers.dport)
 }
 
 /// True when a vNIC that looks for a router from an address is told of the virtual one.

@@ -61,6 +61,7 @@ fn serving() -> World {
 fn services_that_are_off_change_nothing() {
     let mut world = plain();
     world.expect(1, &[discover(A.mac)], &[("guard-vip", 1)]);
+    world.expect(1, &[renew(Station { v4: B.v4, ..A }, BROADCAST)], &[("guard-vip", 1)]);
     world.expect(1, &[renew(A, BROADCAST)], &[("nft-misses", 1), ("bum-disabled", 1)]);
     world.expect(1, &[renew(A, (ROUTER, GATEWAY))], &[("nft-misses", 1), ("to-router", 1)]);
     world.expect(1, &[solicit((A.mac, A.mac.link_local()))], &[("nft-misses", 1), ("bum-disabled", 1)]);
@@ -86,6 +87,13 @@ fn services_take_what_is_asked_of_them() {
     let request = message(A.mac, dhcp::kind::REQUEST);
     ask(renew(A, BROADCAST), A.v4.into(), all, &request);
     ask(renew(A, (ROUTER, GATEWAY)), A.v4.into(), GATEWAY.into(), &request);
+    // Of a client that holds another address than the vNIC's, which was renumbered: one that nobody has now, and one that is
+    // somebody else's. It hears that the address is not its own.
+    for v4 in [Ipv4Addr::new(10, 0, 0, 77), B.v4] {
+        let renumbered = Station { v4, ..A };
+        ask(renew(renumbered, BROADCAST), v4.into(), all, &request);
+        ask(renew(renumbered, (ROUTER, GATEWAY)), v4.into(), GATEWAY.into(), &request);
+    }
     let solicitation = [1, 0, 0, 1, 0, 1, 0, 2, 0, 3];
     let own = A.mac.link_local();
     ask(solicit((A.mac, own)), own.into(), dhcpv6::ALL_SERVERS.into(), &solicitation);
@@ -145,15 +153,24 @@ fn services_hear_a_vnic_for_itself_only() {
     let path = Path::v4((A.mac, Ipv4Addr::UNSPECIFIED), BROADCAST);
     let others = path.udp(68, 67, &message(B.mac, dhcp::kind::RELEASE));
     world.expect(1, &[others], &[("nft-misses", 1), ("guard-dhcp", 1)]);
-    // From another's address, to another server, and what is no DHCP from no address.
-    let stolen = Path::v4((A.mac, B.v4), BROADCAST).udp(68, 67, &message(A.mac, dhcp::kind::REQUEST));
-    world.expect(1, &[stolen], &[("guard-vip", 1)]);
-    let from_nowhere = |to: (MacAddr, Ipv4Addr)| Path::v4((A.mac, Ipv4Addr::UNSPECIFIED), to);
-    for frame in
-        [from_nowhere((B.mac, B.v4)).udp(68, 67, &[0; 300]), from_nowhere(BROADCAST).udp(68, 69, &[0; 300])]
-    {
-        world.expect(1, &[frame], &[("guard-vip", 1)]);
+    // To another server, to the gateway of none of its subnets, in a tagged frame, and what is no DHCP: from no address, and from
+    // another's.
+    for from in [Ipv4Addr::UNSPECIFIED, B.v4] {
+        let path = |to: (MacAddr, Ipv4Addr)| Path::v4((A.mac, from), to);
+        let request = message(A.mac, dhcp::kind::REQUEST);
+        for frame in [
+            path((B.mac, B.v4)).udp(68, 67, &request),
+            path((ROUTER, "8.8.8.8".parse().unwrap())).udp(68, 67, &request),
+            path(BROADCAST).udp(68, 69, &request),
+            path((ROUTER, GATEWAY)).udp(68, 69, &request),
+            path(BROADCAST).tcp(68, 67, 2, &request),
+        ] {
+            world.expect(1, &[frame], &[("guard-vip", 1)]);
+        }
     }
+    // Another vNIC's request, from whatever address.
+    let request = Path::v4((A.mac, B.v4), BROADCAST).udp(68, 67, &message(B.mac, dhcp::kind::REQUEST));
+    world.expect(1, &[request], &[("nft-misses", 1), ("guard-dhcp", 1)]);
     let held = solicit((A.mac, B.mac.link_local()));
     world.expect(1, &[held], &[("guard-vip", 1)]);
     assert!(world.shared.events.asked().is_none());
