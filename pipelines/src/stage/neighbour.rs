@@ -55,6 +55,7 @@ enum NeighbourOutcome {
 fn one<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sink: &mut S) {
     let meta = burst.metas[i];
     let Some(packet) = burst.packets[i].as_mut() else { return };
+    let asker = meta.headers.ethernet(packet.head()).map_or(MacAddr::ZERO, |ethernet| ethernet.src);
     let message = reply::read(packet.head(), &meta.headers);
     match outcome(cx, &meta, message) {
         NeighbourOutcome::Flood => {}
@@ -69,35 +70,45 @@ fn one<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sink: 
                 return;
             }
             cx.counters.neighbours_answered.add(1);
-            send_back(cx, burst, i, sink);
+            match meta.direction() {
+                Direction::Out => send_back(cx, burst, i, sink),
+                Direction::In => send_into_tunnel(cx, burst, i, asker, sink),
+            }
         }
     }
 }
 
-/// Sends a reply to where its question came from.
+/// Sends a reply to the vNIC that its question came from.
 pub(super) fn send_back<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sink: &mut S) {
-    let meta = burst.metas[i];
+    let vnic = burst.metas[i].vnic;
     let Some(packet) = burst.take(i) else { return };
-    if meta.direction() == Direction::In {
-        let asker = packet.head().first_chunk::<6>().map(|mac| MacAddr(*mac)).unwrap_or_default();
-        let place = match cx.snapshot.location(meta.vpc, Destination::Mac(asker)) {
-            Some(location) => cx.snapshot.vlt.read(location.slot.slot).place,
-            None => Place::Empty,
-        };
-        if matches!(place, Place::Local { .. }) {
-            // Somebody out there uses the MAC of a vNIC of this host.
-            cx.counters.drop(DropReason::ARP_UNKNOWN);
-            return;
-        }
-        let origin = Origin { vnic: NO_INDEX, direction: Direction::Out };
-        let flow =
-            forward::EncapInput { tos: 0, source_port: outer_source_port(meta.vpc as u16, 0), roce: false };
-        if let Err((reason, _)) = forward::to_place(cx, sink, packet, place, origin, flow) {
-            cx.counters.drop(reason);
-        }
+    service::deliver(cx.snapshot, cx.counters, vnic, packet, sink);
+}
+
+/// Sends a reply to where the station with a MAC is, from which its question came through the tunnel.
+fn send_into_tunnel<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    i: usize,
+    asker: MacAddr,
+    sink: &mut S,
+) {
+    let vpc = burst.metas[i].vpc;
+    let Some(packet) = burst.take(i) else { return };
+    let place = match cx.snapshot.location(vpc, Destination::Mac(asker)) {
+        Some(location) => cx.snapshot.vlt.read(location.slot.slot).place,
+        None => Place::Empty,
+    };
+    if matches!(place, Place::Local { .. }) {
+        // Somebody out there uses the MAC of a vNIC of this host.
+        cx.counters.drop(DropReason::ARP_UNKNOWN);
         return;
     }
-    service::deliver(cx.snapshot, cx.counters, meta.vnic, packet, sink);
+    let origin = Origin { vnic: NO_INDEX, direction: Direction::Out };
+    let flow = forward::EncapInput { tos: 0, source_port: outer_source_port(vpc as u16, 0), roce: false };
+    if let Err((reason, _)) = forward::to_place(cx, sink, packet, place, origin, flow) {
+        cx.counters.drop(reason);
+    }
 }
 
 fn outcome(cx: &Cx, meta: &Meta, message: NeighbourMessage) -> NeighbourOutcome {
@@ -125,7 +136,10 @@ fn outcome(cx: &Cx, meta: &Meta, message: NeighbourMessage) -> NeighbourOutcome 
     }
     match message {
         NeighbourMessage::Solicitation(q) if q.asker == q.target || q.asker.is_unspecified() => {
-            // Duplicate address detection and announcements: the answer is silence.
+            // Announcements, and duplicate address detection where nobody else has the address: the answer is silence.
+            if let Some((mac, router)) = defender(cx, vpc, meta, &q) {
+                return NeighbourOutcome::Reply(mac, router);
+            }
             wish(cx, meta, vpc, Binding { address: q.target, mac: q.asker_mac });
             // An address that floats may be in others' caches, with the MAC that it had elsewhere.
             let floats = float(cx, meta, vpc, q.asker());
@@ -226,6 +240,25 @@ fn is_of_a_station(cx: &Cx, meta: &Meta, vpc: &Vpc, source: IpAddr) -> bool {
     meta.direction() == Direction::Out
         || reverse_path::of_address(cx.snapshot, vpc, source, meta.vtep)
             .is_none_or(|source| source.has_location())
+}
+
+/// Who has the address that a station looks for before it takes it up (RFC 4862 section 5.4.3, RFC 5227 section 2.1.1), as [`find`]
+/// says it; `None` where the station itself has it, or may take it over.
+fn defender(cx: &Cx, vpc: &Vpc, meta: &Meta, question: &Solicitation) -> Option<(MacAddr, bool)> {
+    if !question.asker.is_unspecified() {
+        return None;
+    }
+    let found = find(cx, vpc, meta, question)?;
+    let wished = Binding { address: question.target, mac: question.asker_mac };
+    let may_have = match meta.direction() {
+        Direction::Out => cx.snapshot.vnic(meta.vnic).is_none_or(|vnic| {
+            cx.snapshot.local_vnic(vpc.index, wished.address) == Some(vnic.index)
+                || cx.snapshot.may_float(vpc, vnic, wished)
+        }),
+        // What others are allowed, their hosts know.
+        Direction::In => cx.snapshot.floats_at(vpc.index, wished.address).is_some(),
+    };
+    (!may_have).then_some(found)
 }
 
 /// The MAC of an address of the VPC, and whether it is the virtual router's.

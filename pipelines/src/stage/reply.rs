@@ -157,6 +157,7 @@ pub fn answer<P: PacketBuf>(packet: &mut P, headers: &Headers, mac: MacAddr, rou
     }
 }
 
+/// Addresses the frame to where it came from.
 fn swap_macs(head: &mut [u8], source: MacAddr) -> Option<()> {
     let macs = head.first_chunk_mut::<12>()?;
     macs.copy_within(6..12, 0);
@@ -187,21 +188,26 @@ fn advertisement<P: PacketBuf>(packet: &mut P, headers: &Headers, mac: MacAddr, 
     let head = packet.head_mut();
     let target = NeighbourHeader::view_at(head, l4)?.target();
     let asker = ipv6::Header::view_at(head, l3)?.src();
-    let mut ip = ipv6::Header::new(target, asker, protocol::ICMPV6, LEN as u16);
+    // Who asks from no address is told through the group of all nodes (RFC 4861 section 7.2.4).
+    let (to, solicited) =
+        if asker.is_unspecified() { (ipv6::ALL_NODES, 0) } else { (asker, NeighbourHeader::SOLICITED) };
+    let mut ip = ipv6::Header::new(target, to, protocol::ICMPV6, LEN as u16);
     ip.hop_limit = icmpv6::ND_HOP_LIMIT;
-    let flags = NeighbourHeader::SOLICITED
-        | NeighbourHeader::OVERRIDE
-        | if router { NeighbourHeader::ROUTER } else { 0 };
+    let flags = solicited | NeighbourHeader::OVERRIDE | if router { NeighbourHeader::ROUTER } else { 0 };
     let message = head.get_mut(l4..l4 + LEN)?;
     message[..size_of::<NeighbourHeader>()]
         .copy_from_slice(NeighbourHeader::advertisement(target, flags).bytes());
     let option = icmpv6::LinkAddress::new(icmpv6::option::TARGET_LINK_ADDRESS, mac);
     message[size_of::<NeighbourHeader>()..].copy_from_slice(option.bytes());
-    let mut sum = checksum::pseudo_v6(&target.octets(), &asker.octets(), protocol::ICMPV6, LEN as u32);
+    let mut sum = checksum::pseudo_v6(&target.octets(), &to.octets(), protocol::ICMPV6, LEN as u32);
     sum.add(message);
     message[2..4].copy_from_slice(&sum.checksum().to_be_bytes());
     head.get_mut(l3..l4)?.copy_from_slice(ip.bytes());
-    swap_macs(head, mac)
+    swap_macs(head, mac)?;
+    if to.is_multicast() {
+        *head.first_chunk_mut()? = ipv6::multicast_mac(to).0;
+    }
+    Some(())
 }
 
 /// True for an ICMP or ICMPv6 echo request that is no fragment.

@@ -320,6 +320,26 @@ fn guard_a_floating_address_is_where_it_was_announced_last() {
     assert_eq!(floated(&world), [(0, target.into(), A.mac, true)]);
 }
 
+/// Silence is what lets a vNIC take over an address that it is allowed; who is not allowed it hears whose it is.
+#[test]
+fn guard_a_floating_address_is_defended_against_those_who_may_not_have_it() {
+    let mut world = floating();
+    let probe = |mac: MacAddr, address| arp_request((mac, Ipv4Addr::UNSPECIFIED), address);
+    place(&mut world, 0, FLOAT.into(), A.mac);
+    for (port, mac) in [(1, A.mac), (2, B.mac), (2, VIRTUAL)] {
+        world.expect(port, &[probe(mac, FLOAT)], &[("consumed", 1)]);
+    }
+    let (_, frame) = world.one(3, &probe(C.mac, FLOAT), &[("neighbours-answered", 1)]);
+    assert_eq!((&frame[..6], &frame[6..12]), (&C.mac.0[..], &A.mac.0[..]));
+    // What the config gives to somebody does not float, whoever is allowed it.
+    change(&mut world, 0, &[("10.0.0.0", 24, A.mac)], true);
+    world.one(1, &probe(A.mac, B.v4), &[("neighbours-answered", 1)]);
+    // Nobody is told of a vNIC's own stations by the vNIC's own.
+    place(&mut world, 0, FLOAT.into(), VIRTUAL);
+    change(&mut world, 0, &[("10.0.0.100", 32, VIRTUAL)], true);
+    world.expect(1, &[probe(A.mac, FLOAT)], &[("consumed", 1)]);
+}
+
 #[test]
 fn guard_the_station_of_a_floating_address_hears_of_its_errors() {
     let mut world = floating();

@@ -1,6 +1,6 @@
 //! ARP and neighbour discovery, of tenants and of the underlay, and ping to the addresses of the switch.
 
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use pipelines::event::{Binding, Claim, Event};
 use wire::build::Path;
@@ -15,6 +15,41 @@ use testkit::*;
 const ANSWER: Claim = Claim { overrides: true, confirms: true };
 
 const ANSWERED: [(&str, u64); 1] = [("neighbours-answered", 1)];
+
+/// A probe (RFC 5227 section 2.1.1).
+fn probe(mac: MacAddr, target: Ipv4Addr) -> Vec<u8> {
+    arp_request((mac, Ipv4Addr::UNSPECIFIED), target)
+}
+
+/// Duplicate address detection (RFC 4862 section 5.4.2).
+fn detection(mac: MacAddr, target: Ipv6Addr) -> Vec<u8> {
+    let group = wire::ipv6::solicited_node(target);
+    Path::v6((mac, Ipv6Addr::UNSPECIFIED), (wire::ipv6::multicast_mac(group), group))
+        .with_ttl(255)
+        .ip(58, wire::View::bytes(&NeighbourHeader::solicitation(target)))
+}
+
+/// What defends an address against a probe of `asker`.
+#[track_caller]
+fn defends_v4(frame: &[u8], (mac, address): (MacAddr, Ipv4Addr), asker: MacAddr) {
+    let (to, reply) = reply_of(frame);
+    assert_eq!((to, reply.operation.get()), (asker, arp::REPLY));
+    assert_eq!((reply.sender_mac, reply.sender()), (mac, address));
+    assert_eq!((reply.target_mac, reply.target()), (asker, Ipv4Addr::UNSPECIFIED));
+}
+
+/// What defends an address against duplicate address detection: to all nodes, and solicited by nobody (RFC 4861 section 7.2.4).
+#[track_caller]
+fn defends_v6(frame: &[u8], (mac, address): (MacAddr, Ipv6Addr), router: bool) {
+    let headers = sound(frame);
+    let (message, link) = wire::build::control::advertised(&headers, frame).unwrap();
+    assert_eq!((message.target(), link), (address, Some(mac)));
+    assert!(message.has(NeighbourHeader::OVERRIDE) && !message.has(NeighbourHeader::SOLICITED));
+    assert_eq!(message.has(NeighbourHeader::ROUTER), router);
+    let (ip, ethernet) = (headers.ipv6(frame).unwrap(), headers.ethernet(frame).unwrap());
+    assert_eq!((ip.src(), ip.dst(), ip.hop_limit), (address, wire::ipv6::ALL_NODES, 255));
+    assert_eq!((ethernet.src, ethernet.dst), (mac, wire::ipv6::multicast_mac(wire::ipv6::ALL_NODES)));
+}
 
 fn reply_of(frame: &[u8]) -> (MacAddr, arp::ArpPacket) {
     let headers = sound(frame);
@@ -36,7 +71,7 @@ fn arp_of_a_vnic_is_answered_from_locations() {
     }
     // Nobody there; a probe and an announcement (RFC 5227); somebody else's name.
     world.expect(1, &[arp_request((A.mac, A.v4), "10.0.0.77".parse().unwrap())], &[("neighbour-unknown", 1)]);
-    world.expect(1, &[arp_request((A.mac, "0.0.0.0".parse().unwrap()), A.v4)], &[("consumed", 1)]);
+    world.expect(1, &[probe(A.mac, A.v4)], &[("consumed", 1)]);
     world.expect(1, &[arp_request((A.mac, A.v4), A.v4)], &[("consumed", 1)]);
     world.expect(1, &[arp_request((A.mac, B.v4), R.v4)], &[("guard-vip", 1)]);
     world.expect(1, &[arp_request((B.mac, B.v4), R.v4)], &[("guard-mac", 1)]);
@@ -81,12 +116,7 @@ fn neighbour_solicitations_are_answered_from_locations() {
     );
     world.expect(1, &[neighbour_solicitation((A.mac, B.v6), R.v6, None)], &[("guard-vip", 1)]);
     world.expect(1, &[neighbour_solicitation((B.mac, B.v6), R.v6, None)], &[("guard-mac", 1)]);
-    // Duplicate address detection: silence.
-    let group = wire::ipv6::solicited_node(A.v6);
-    let detection =
-        Path::v6((A.mac, Ipv6Addr::UNSPECIFIED), (wire::ipv6::multicast_mac(group), group)).with_ttl(255);
-    let frame = detection.ip(58, wire::View::bytes(&NeighbourHeader::solicitation(A.v6)));
-    world.expect(1, &[frame], &[("consumed", 1)]);
+    world.expect(1, &[detection(A.mac, A.v6)], &[("consumed", 1)]);
     // Without its option a solicitation is shorter than the answer.
     let short = v6(A, R).with_ttl(255).ip(58, wire::View::bytes(&NeighbourHeader::solicitation(R.v6)));
     let (_, frame) = world.one(1, &short, &ANSWERED);
@@ -114,6 +144,59 @@ fn neighbour_solicitations_are_answered_from_locations() {
     world.expect(1, &[advertisement], &[("guard-vip", 1)]);
     let advertisement = v6(A, B).with_ttl(255).ip(58, &[134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
     world.expect(1, &[advertisement], &[("guard-ra", 1)]);
+}
+
+/// Whoever looks whether an address is free before it takes it hears of the station that has it, on whichever host, and of nobody
+/// where it is free or its own.
+#[test]
+fn addresses_that_somebody_has_are_defended_against_who_would_take_them() {
+    for flood in [false, true] {
+        let mut world = plain();
+        if flood {
+            world.flood(0, &[2]);
+        }
+        let gateway: Ipv4Addr = "10.0.0.254".parse().unwrap();
+        for (mac, address) in [(B.mac, B.v4), (C.mac, C.v4), (R.mac, R.v4), (ROUTER, gateway)] {
+            let (port, frame) = world.one(1, &probe(A.mac, address), &ANSWERED);
+            assert_eq!(port, 1);
+            defends_v4(&frame, (mac, address), A.mac);
+        }
+        let router = ROUTER.link_local();
+        for (mac, address) in [
+            (B.mac, B.v6),
+            (R.mac, R.v6),
+            (B.mac, B.mac.link_local()),
+            (S.mac, S.mac.link_local()),
+            (ROUTER, "fd00:1::fe".parse().unwrap()),
+            (ROUTER, router),
+        ] {
+            let (port, frame) = world.one(1, &detection(A.mac, address), &ANSWERED);
+            assert_eq!(port, 1);
+            defends_v6(&frame, (mac, address), mac == ROUTER);
+        }
+        for address in [A.v4, "10.0.0.77".parse().unwrap()] {
+            world.expect(1, &[probe(A.mac, address)], &[("consumed", 1)]);
+        }
+        for address in [A.v6, A.mac.link_local(), "fd00:1::77".parse().unwrap(), "fe80::77".parse().unwrap()]
+        {
+            world.expect(1, &[detection(A.mac, address)], &[("consumed", 1)]);
+        }
+        // Another's MAC is refused as ever.
+        world.expect(1, &[probe(B.mac, R.v4)], &[("guard-mac", 1)]);
+        // What takes an address through the tunnel hears of the vNICs here; of others their hosts tell it, as of the router.
+        let moved = [("decapsulated", 1), ("neighbours-answered", 1), ("encapsulated", 1)];
+        let (port, frame) = world.one(UPLINK, &tunnelled(&probe(R.mac, A.v4)), &moved);
+        assert_eq!(port, UPLINK);
+        defends_v4(&open(&frame).inner, (A.mac, A.v4), R.mac);
+        let (_, frame) = world.one(UPLINK, &tunnelled(&detection(R.mac, A.v6)), &moved);
+        defends_v6(&open(&frame).inner, (A.mac, A.v6), false);
+        if !flood {
+            for address in [S.v4, gateway] {
+                let moved = [("decapsulated", 1), ("consumed", 1)];
+                world.expect(UPLINK, &[tunnelled(&probe(R.mac, address))], &moved);
+            }
+        }
+    }
 }
 
 #[test]

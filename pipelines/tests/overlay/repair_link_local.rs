@@ -13,7 +13,6 @@ use wire::{MacAddr, View, ipv6};
 use testkit::*;
 
 const ANSWERED: [(&str, u64); 1] = [("neighbours-answered", 1)];
-const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 /// An address that follows from nobody's MAC.
 fn random(n: u16) -> Ipv6Addr {
@@ -39,7 +38,7 @@ fn detection(mac: MacAddr, target: Ipv6Addr) -> Vec<u8> {
 
 /// Neighbour discovery of any kind, to all nodes.
 fn message(from: (MacAddr, Ipv6Addr), bytes: &[u8]) -> Vec<u8> {
-    Path::v6(from, (ipv6::multicast_mac(ALL_NODES), ALL_NODES)).with_ttl(255).ip(58, bytes)
+    Path::v6(from, (ipv6::multicast_mac(ipv6::ALL_NODES), ipv6::ALL_NODES)).with_ttl(255).ip(58, bytes)
 }
 
 fn router_advertisement() -> [u8; 16] {
@@ -299,8 +298,9 @@ fn repair_wishes_for_link_local_addresses_reach_control() {
     world.locate_station(0, Station { v6: random(4), ..R }, Place::Empty);
     let taken = [random(3), random(4), R.mac.link_local(), B.mac.link_local(), ROUTER.link_local()];
     let odd = [A.mac.link_local(), MacAddr([2, 0, 0, 0, 9, 9]).link_local(), "fd00:1::77".parse().unwrap()];
-    for target in taken.into_iter().chain(odd) {
-        world.expect(1, &[detection(A.mac, target)], &[("consumed", 1)]);
+    let asked = taken.map(|target| (target, ANSWERED)).into_iter();
+    for (target, moved) in asked.chain(odd.map(|target| (target, [("consumed", 1)]))) {
+        world.expect(1, &[detection(A.mac, target)], &moved);
         assert_eq!(world.shared.events.wished(0), None, "{target}");
     }
     // Nor where the config has it off, nor out of the tunnel, nor under a foreign MAC.

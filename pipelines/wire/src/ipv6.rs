@@ -14,6 +14,8 @@ pub const HEADER_LEN: usize = 40;
 pub const FRAGMENT_LEN: usize = 8;
 /// Smallest MTU of a link that carries IPv6 (RFC 8200 section 5).
 pub const MIN_MTU: usize = 1280;
+/// The group of all nodes on a link (RFC 4291 section 2.7.1).
+pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 /// The fixed header (RFC 8200 section 3), 40 bytes; extension headers follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

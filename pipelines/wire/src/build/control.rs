@@ -14,9 +14,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Longest ICMP error over IPv4, bytes (RFC 1812 section 4.3.2.3).
 const MAX_ICMP_ERROR: usize = 576;
 
-/// The group of all nodes on a link (RFC 4291 section 2.7.1).
-const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-
 /// An ARP request for `target`, broadcast.
 pub fn arp_request(sender: (MacAddr, Ipv4Addr), target: Ipv4Addr) -> Vec<u8> {
     let packet = arp::ArpPacket::new(arp::REQUEST, sender, (MacAddr::ZERO, target));
@@ -60,7 +57,7 @@ pub fn neighbour_advertisement(
     let (ip, eth) = (h.ipv6(solicitation)?, h.ethernet(solicitation)?);
     let role = if router { NeighbourHeader::ROUTER } else { 0 };
     let (to, flags) = if ip.src().is_unspecified() {
-        ((ipv6::multicast_mac(ALL_NODES), ALL_NODES), NeighbourHeader::OVERRIDE)
+        ((ipv6::multicast_mac(ipv6::ALL_NODES), ipv6::ALL_NODES), NeighbourHeader::OVERRIDE)
     } else {
         ((eth.src, ip.src()), NeighbourHeader::SOLICITED | NeighbourHeader::OVERRIDE)
     };
@@ -72,7 +69,7 @@ pub fn neighbour_advertisement(
 
 /// The advertisement "`mac` has the address" that nobody asked for, to all nodes (RFC 4861 section 7.2.6).
 pub fn neighbour_announcement(mac: MacAddr, address: Ipv6Addr) -> Vec<u8> {
-    let to = (ipv6::multicast_mac(ALL_NODES), ALL_NODES);
+    let to = (ipv6::multicast_mac(ipv6::ALL_NODES), ipv6::ALL_NODES);
     let path = Path::v6((mac, address), to).with_ttl(icmpv6::ND_HOP_LIMIT);
     let link = LinkAddress::new(option::TARGET_LINK_ADDRESS, mac);
     let message = NeighbourHeader::advertisement(address, NeighbourHeader::OVERRIDE);

@@ -8,9 +8,6 @@ use crate::types::MacAddr;
 use crate::view::View;
 use crate::{ipv6, protocol};
 
-/// The group of all nodes on a link (RFC 4291 section 2.7.1).
-const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-
 /// What hosts take for their hop limit (RFC 4861 section 4.2), the default of RFC 1700.
 const HOP_LIMIT: u8 = 64;
 /// Addresses come from DHCPv6.
@@ -62,7 +59,7 @@ impl RouterAdvertisement {
             message.extend(servers.iter().flat_map(Ipv6Addr::octets));
         }
         let from = (router, router.link_local());
-        let path = Path::v6(from, (station, ALL_NODES)).with_ttl(icmpv6::ND_HOP_LIMIT);
+        let path = Path::v6(from, (station, ipv6::ALL_NODES)).with_ttl(icmpv6::ND_HOP_LIMIT);
         path.ip(protocol::ICMPV6, &message)
     }
 }
@@ -104,7 +101,7 @@ mod tests {
         let ethernet = headers.ethernet(&frame).unwrap();
         assert_eq!((ethernet.src, ethernet.dst), (router, station));
         let ip = headers.ipv6(&frame).unwrap();
-        assert_eq!((ip.src(), ip.dst()), (router.link_local(), ALL_NODES));
+        assert_eq!((ip.src(), ip.dst()), (router.link_local(), ipv6::ALL_NODES));
         let message = &frame[usize::from(headers.l4_offset)..];
         assert_eq!(message[4..16], [64, 0xc0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0]);
         let mut expected = vec![1, 1, 2, 0, 0, 0, 0, 1, 5, 1, 0, 0, 0, 0, 0x05, 0xaa, 3, 4, 64, 0x80];
