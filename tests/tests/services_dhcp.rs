@@ -231,3 +231,24 @@ fn services_ipv6_comes_up_by_advertisements_and_dhcpv6() {
     drop(client);
     daemon.stop();
 }
+
+/// A container on a macvlan interface in a tenant's machine, with the MAC address and the address that the vNIC is allowed.
+#[test]
+fn services_a_station_nested_in_a_vnic_hears_advertisements() {
+    let lab = Lab::new(Family::V4);
+    let red = bare_tenant(&lab, "red", pair::MACS[0], &["fd00:1::1/64"]);
+    red.netns.sysctl(&["net.ipv6.conf.eth0.accept_ra=0"]);
+    let subnet = "[[subnet]]\nvpc = \"red\"\nprefix = \"fd00:1::/64\"\nra = {}\n";
+    let nested = "02:00:00:00:0f:50";
+    let allowed = format!("allowed = [{{ ip = \"fd00:1::50\", mac = \"{nested}\" }}]\n");
+    let network = vpc("red", pair::VNIS[0], &[], "") + subnet;
+    let daemon = Daemon::start(&lab.host, &[lab.uplink(""), network, veth(&red), allowed].concat());
+    red.netns.ip(&format!("link add link eth0 name nested address {nested} type macvlan mode bridge"));
+    red.netns.sysctl(&["net.ipv6.conf.nested.accept_ra=2", "net.ipv6.conf.nested.router_solicitations=3"]);
+    red.netns.ip("link set nested up");
+    wait_for("a default route of the nested station", LIMIT, || {
+        has(&red, "-6 route show dev nested", "default via fe80::5eff:fe00:64").then_some(())
+    });
+    assert!(!has(&red, "-6 route show dev eth0", "default"), "the machine itself asked for nothing");
+    daemon.stop();
+}

@@ -53,5 +53,5 @@ pub fn advertisement(config: &Config, vpc: &Vpc, vnic: &Vnic) -> Option<Vec<u8>>
         prefixes: prefixes.collect(),
         dns: (servers, DNS_LIFETIME),
     };
-    Some(said.frame(vpc.router_mac, vnic.mac))
+    Some(said.frame(vpc.router_mac))
 }

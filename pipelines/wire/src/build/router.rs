@@ -35,9 +35,9 @@ pub struct RouterAdvertisement {
 }
 
 impl RouterAdvertisement {
-    /// The frame from a router's MAC and link-local address to all nodes behind one: IPv6 multicast that goes to a single
-    /// station has that one's MAC (RFC 6085).
-    pub fn frame(&self, router: MacAddr, station: MacAddr) -> Vec<u8> {
+    /// The frame from a router's MAC and link-local address to all nodes: behind a port there may be stations besides the one whose
+    /// port it is, which take no frame to its MAC.
+    pub fn frame(&self, router: MacAddr) -> Vec<u8> {
         let flags = if self.managed { MANAGED | OTHER } else { 0 };
         let [high, low] = self.lifetime.to_be_bytes();
         let mut message = vec![icmpv6::kind::ROUTER_ADVERTISEMENT, 0, 0, 0, HOP_LIMIT, flags, high, low];
@@ -58,8 +58,8 @@ impl RouterAdvertisement {
             message.extend(lifetime.to_be_bytes());
             message.extend(servers.iter().flat_map(Ipv6Addr::octets));
         }
-        let from = (router, router.link_local());
-        let path = Path::v6(from, (station, ipv6::ALL_NODES)).with_ttl(icmpv6::ND_HOP_LIMIT);
+        let to = (ipv6::multicast_mac(ipv6::ALL_NODES), ipv6::ALL_NODES);
+        let path = Path::v6((router, router.link_local()), to).with_ttl(icmpv6::ND_HOP_LIMIT);
         path.ip(protocol::ICMPV6, &message)
     }
 }
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn services_an_advertisement_says_what_it_should() {
-        let [router, station] = [1, 2].map(|n| MacAddr([2, 0, 0, 0, 0, n]));
+        let router = MacAddr([2, 0, 0, 0, 0, 1]);
         let prefix: Ipv6Addr = "fd00:1::".parse().unwrap();
         let server: Ipv6Addr = "fd00:1::35".parse().unwrap();
         let said = RouterAdvertisement {
@@ -95,11 +95,11 @@ mod tests {
             prefixes: vec![(prefix, 64)],
             dns: (vec![server], 1200),
         };
-        let frame = said.frame(router, station);
+        let frame = said.frame(router);
         let headers = parse(&frame, frame.len()).unwrap();
         assert_eq!((headers.ttl, verify(&headers, [&frame[..]])), (255, ChecksumVerdict::Good));
         let ethernet = headers.ethernet(&frame).unwrap();
-        assert_eq!((ethernet.src, ethernet.dst), (router, station));
+        assert_eq!((ethernet.src, ethernet.dst), (router, MacAddr([0x33, 0x33, 0, 0, 0, 1])));
         let ip = headers.ipv6(&frame).unwrap();
         assert_eq!((ip.src(), ip.dst()), (router.link_local(), ipv6::ALL_NODES));
         let message = &frame[usize::from(headers.l4_offset)..];
@@ -111,8 +111,7 @@ mod tests {
         expected.extend(server.octets());
         assert_eq!(message[16..], expected);
         // Without DHCPv6, and without name servers.
-        let less =
-            RouterAdvertisement { managed: false, dns: (Vec::new(), 0), ..said }.frame(router, station);
+        let less = RouterAdvertisement { managed: false, dns: (Vec::new(), 0), ..said }.frame(router);
         assert_eq!((less.len(), less[usize::from(headers.l4_offset) + 5]), (frame.len() - 24, 0));
     }
 }
