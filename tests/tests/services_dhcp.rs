@@ -126,6 +126,27 @@ fn services_dhclient_forgets_an_address_that_is_not_its_own() {
     daemon.stop();
 }
 
+/// The operator gives a vNIC another address: its client hears so when it rebinds, long before its lease would have ended.
+#[test]
+fn services_dhclient_takes_another_address_when_its_vnic_is_renumbered() {
+    let lab = Lab::new(Family::V4);
+    let red = bare_tenant(&lab, "red", pair::MACS[0], &[NEAR]);
+    let config = [lab.uplink(""), network(16), veth(&red)].concat();
+    let daemon = Daemon::start(&lab.host, &config);
+    let clients = Clients::of(&red.netns);
+    let client = clients.dhclient("-4", &[]);
+    comes_up(&red, "10.0.0.1/24");
+    daemon.rewrite_config(&config.replace("vips = [\"10.0.0.1\"]", "vips = [\"10.0.0.7\"]"));
+    daemon.ctl("config reload");
+    comes_up(&red, "10.0.0.7/24");
+    assert!(!has(&red, "-4 addr show dev eth0", "10.0.0.1/"), "the old address is gone");
+    // A lease that ends is nothing that is refused.
+    assert!(count(&daemon, "red", "refused") >= 1, "it heard that the old address is not its own");
+    traffic::ping(&red.netns, "10.0.0.254", 56, 3);
+    drop(client);
+    daemon.stop();
+}
+
 #[test]
 fn services_udhcpc_comes_up_and_renews() {
     let lab = Lab::new(Family::V4);
