@@ -222,8 +222,8 @@ fn services_ipv6_comes_up_by_advertisements_and_dhcpv6() {
     red.netns.sysctl(&["net.ipv6.conf.eth0.accept_ra=2", "net.ipv6.conf.eth0.router_solicitations=3"]);
     let subnet = "[[subnet]]\nvpc = \"red\"\nprefix = \"fd00:1::/64\"\n\
                   dhcp = { lease = \"20s\", dns = [\"fd00:1::35\"], domain = \"red.example\" }\nra = {}\n";
-    let config = [lab.uplink(""), vpc("red", pair::VNIS[0], &[], ""), subnet.to_owned(), veth(&red)];
-    let daemon = Daemon::start(&lab.host, &config.concat());
+    let config = [lab.uplink(""), vpc("red", pair::VNIS[0], &[], ""), subnet.to_owned(), veth(&red)].concat();
+    let daemon = Daemon::start(&lab.host, &config);
     // Asked for, by a host whose link comes up.
     red.netns.ip("link set eth0 down");
     red.netns.ip("link set eth0 up");
@@ -236,6 +236,18 @@ fn services_ipv6_comes_up_by_advertisements_and_dhcpv6() {
     // Nobody made itself an address.
     let addresses = red.netns.ip("-6 addr show dev eth0");
     assert!(!addresses.contains("fd00:1:"), "{addresses}");
+    // The subnet advertises no more, and the router takes back what it said; and once more it does.
+    daemon.rewrite_config(&config.replace("ra = {}\n", ""));
+    daemon.ctl("config reload");
+    let prefix = "fd00:1::/64 dev eth0 proto kernel";
+    wait_for("the router to be none any more", Duration::from_secs(10), || {
+        (!has(&red, "-6 route show", router) && !has(&red, "-6 route show", prefix)).then_some(())
+    });
+    daemon.rewrite_config(&config);
+    daemon.ctl("config reload");
+    wait_for("the default route to come back", LIMIT, || {
+        (has(&red, "-6 route show", router) && has(&red, "-6 route show", prefix)).then_some(())
+    });
     let clients = Clients::of(&red.netns);
     let client = clients.dhclient("-6", &[]);
     wait_for("the address to come up", LIMIT, || {

@@ -1,5 +1,6 @@
 //! What the virtual router answers vNICs that ask it for an address or for a router: DHCP and router advertisements. From a
-//! question and the config to a frame; knows neither workers nor time, and keeps nothing: what a vNIC is told is in the config, so it is the same after any restart.
+//! question and the config to a frame; knows neither workers nor time. What a vNIC is told is in the config, so it is the same after any
+//! restart; what advertisements said that holds no longer, [`advertise::Told`] knows.
 
 pub mod advertise;
 pub mod dhcp4;

@@ -1,7 +1,6 @@
 //! Control's side of services: it answers what workers hand over, and remembers who asked.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hasher};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,8 @@ use serde_json::json;
 use super::Switch;
 use super::concerned::Concerned;
 use crate::config::{Config, DhcpConfig, DomainName, SubnetConfig};
-use crate::services::{Answer, advertise, dhcp4, dhcp6};
+use crate::services::advertise::{Offer, Told};
+use crate::services::{Answer, dhcp4, dhcp6};
 use crate::worker::WorkerCommand;
 
 /// Questions that are answered in one turn: [`super::TEND_EVERY_MS`] apart, 6,400 a second.
@@ -58,11 +58,11 @@ pub struct Client {
     warned: Option<Instant>,
     /// Router advertisements, asked for or not.
     pub advertised: u64,
-    /// When it is sent the next one, if its subnets have such, and when it was sent the last one.
+    /// When it is sent the next one, if there is something to say, and when it was sent the last one.
     next: Option<Instant>,
     last: Option<Instant>,
-    /// The last one, as a hash.
-    frame: u64,
+    /// What they say.
+    advertisements: Told,
     /// What its subnets say may be new.
     is_stale: bool,
 }
@@ -119,6 +119,44 @@ impl Client {
         }
         (frame, declined)
     }
+
+    /// The router advertisements that it is sent now, of what there is to say from now on: when it asks, when its time has come, and
+    /// when they say something new.
+    fn advertise(&mut self, offer: Option<Offer>, asked: bool, now: Instant) -> Vec<Vec<u8>> {
+        self.advertisements.update(offer);
+        let was_stale = std::mem::take(&mut self.is_stale);
+        let waits = self.next.is_some_and(|next| now < next);
+        if was_stale && !asked && !self.advertisements.is_new() && waits {
+            return Vec::new();
+        }
+        let frames = self.advertisements.frames();
+        if frames.is_empty() {
+            self.next = None;
+            return frames;
+        }
+        if let Some(soonest) =
+            self.last.map(|last| last + ADVERTISE_EVERY).filter(|soonest| asked && now < *soonest)
+        {
+            // It is answered all the same, when it may be (RFC 4861 section 6.2.6).
+            self.next = Some(self.next.map_or(soonest, |next| next.min(soonest)));
+            return Vec::new();
+        }
+        frames
+    }
+
+    /// Takes down that vNIC `index` was sent them, or that no worker took them.
+    fn advertised(&mut self, index: u32, is_sent: bool, asked: bool, now: Instant) {
+        self.advertisements.said(is_sent);
+        self.next = self.advertisements.interval(index, self.advertised).map(|interval| now + interval);
+        if !is_sent {
+            return;
+        }
+        self.advertised += 1;
+        self.last = Some(now);
+        if asked {
+            (self.seen, self.requests) = (Some(now), self.requests + 1);
+        }
+    }
 }
 
 /// An address of a vNIC, and what its subnet tells it.
@@ -167,37 +205,20 @@ impl Switch {
         }
     }
 
-    /// Sends a vNIC a router advertisement, if its subnets have such: when it asks, when its time has come, and when it says
-    /// something new.
+    /// Sends a vNIC the router advertisements that are due to it.
     fn advertise(&mut self, index: u32, asked: bool, now: Instant) {
         let snapshot = self.topology.snapshot().clone();
         let Some(vnic) = snapshot.vnic(index) else { return };
         let Some(vpc) = snapshot.vpc(vnic.vpc) else { return };
-        let frame = advertise::advertisement(&self.config, vpc, vnic);
+        let offer = Offer::of(&self.config, vpc, vnic);
         let Some(client) = self.services.vnics.get_mut(&index) else { return };
-        let was_stale = std::mem::take(&mut client.is_stale);
-        let Some(frame) = frame else {
-            client.next = None;
-            return;
-        };
-        let hash = hash_of(&frame);
-        if was_stale && !asked && hash == client.frame && client.next.is_some_and(|next| now < next) {
+        let frames = client.advertise(offer, asked, now);
+        if frames.is_empty() {
             return;
         }
-        if let Some(soonest) =
-            client.last.map(|last| last + ADVERTISE_EVERY).filter(|soonest| asked && now < *soonest)
-        {
-            // It is answered all the same, when it may be (RFC 4861 section 6.2.6).
-            client.next = Some(client.next.map_or(soonest, |next| next.min(soonest)));
-            return;
-        }
-        client.next = Some(now + advertise::interval(index, client.advertised));
-        let is_sent = self.deliver(vnic, &frame);
-        let Some(client) = self.services.vnics.get_mut(&index).filter(|_| is_sent) else { return };
-        client.advertised += 1;
-        (client.last, client.frame) = (Some(now), hash);
-        if asked {
-            (client.seen, client.requests) = (Some(now), client.requests + 1);
+        let is_sent = frames.iter().all(|frame| self.deliver(vnic, frame));
+        if let Some(client) = self.services.vnics.get_mut(&index) {
+            client.advertised(index, is_sent, asked, now);
         }
     }
 
@@ -227,12 +248,6 @@ impl Switch {
         let (Some(owner), Some(packet)) = (owner, self.mempool.alloc_from(frame)) else { return false };
         self.pool.workers[owner].mailbox().offer(WorkerCommand::Deliver(vnic.index, packet))
     }
-}
-
-fn hash_of(frame: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(frame);
-    hasher.finish()
 }
 
 fn answer(
@@ -270,7 +285,36 @@ fn answer(
 
 #[cfg(test)]
 mod tests {
+    use wire::MacAddr;
+    use wire::build::router::RouterAdvertisement;
+
     use super::*;
+
+    #[test]
+    fn services_what_is_advertised_no_more_is_taken_back_at_once_and_three_times() {
+        let now = Instant::now();
+        let (prefixes, dns) = (Vec::new(), Vec::new());
+        let said = RouterAdvertisement { managed: false, lifetime: 1800, mtu: 1500, prefixes, dns };
+        let offer = Some(Offer { router: MacAddr([2, 0, 0x5e, 0, 0, 100]), said });
+        let mut client = Client { is_stale: true, ..Client::default() };
+        assert_eq!(client.advertise(offer.clone(), false, now).len(), 1);
+        client.advertised(7, true, false, now);
+        assert!(client.next > Some(now + Duration::from_secs(199)));
+        // Nothing is new; asked for too soon, it comes a little later.
+        client.is_stale = true;
+        assert!(client.advertise(offer.clone(), false, now).is_empty());
+        assert!(client.advertise(offer, true, now).is_empty());
+        assert_eq!(client.next, Some(now + ADVERTISE_EVERY));
+        client.is_stale = true;
+        for round in 0..3 {
+            let then = now + Duration::from_secs(3) * round;
+            assert!(round == 0 || client.next == Some(then), "{round}");
+            assert_eq!(client.advertise(None, false, then).len(), 1, "{round}");
+            client.advertised(7, true, false, then);
+        }
+        assert_eq!((client.next, client.advertised), (None, 4));
+        assert!(client.advertise(None, true, now + Duration::from_secs(60)).is_empty());
+    }
 
     #[test]
     fn services_the_advertisement_that_waited_longest_comes_first() {

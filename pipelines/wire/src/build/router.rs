@@ -16,8 +16,6 @@ const MANAGED: u8 = 0x80;
 const OTHER: u8 = 0x40;
 /// The prefix is on the link.
 const ON_LINK: u8 = 0x80;
-/// How long it is, and how long addresses of it would be preferred: the defaults of RFC 4861 section 6.2.1, seconds.
-const PREFIX_LIFETIMES: [u32; 2] = [2_592_000, 604_800];
 
 /// What a router says of itself and of the link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,10 +26,30 @@ pub struct RouterAdvertisement {
     pub lifetime: u16,
     /// The largest IP packet.
     pub mtu: u16,
-    /// Prefixes on the link, with their lengths. No host makes itself an address of them (RFC 4862).
-    pub prefixes: Vec<(Ipv6Addr, u8)>,
-    /// Name servers (RFC 8106), and for how long, seconds.
-    pub dns: (Vec<Ipv6Addr>, u32),
+    /// Prefixes on the link.
+    pub prefixes: Vec<OnLinkPrefix>,
+    /// Name servers.
+    pub dns: Vec<NameServer>,
+}
+
+/// A prefix on the link. No host makes itself an address of it (RFC 4862).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnLinkPrefix {
+    /// Its first address.
+    pub prefix: Ipv6Addr,
+    /// Bits of it that count.
+    pub len: u8,
+    /// How long it is on the link, seconds; 0: no longer.
+    pub lifetime: u32,
+}
+
+/// A name server (RFC 8106).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameServer {
+    /// Its address.
+    pub address: Ipv6Addr,
+    /// How long it is one, seconds; 0: no longer.
+    pub lifetime: u32,
 }
 
 impl RouterAdvertisement {
@@ -46,17 +64,18 @@ impl RouterAdvertisement {
         message.extend_from_slice(LinkAddress::new(option::SOURCE_LINK_ADDRESS, router).bytes());
         message.extend([option::MTU, 1, 0, 0]);
         message.extend(u32::from(self.mtu).to_be_bytes());
-        for (prefix, len) in &self.prefixes {
+        for OnLinkPrefix { prefix, len, lifetime } in &self.prefixes {
             message.extend([option::PREFIX_INFORMATION, 4, *len, ON_LINK]);
-            message.extend(PREFIX_LIFETIMES.iter().flat_map(|lifetime| lifetime.to_be_bytes()));
+            // For as long addresses of it would be valid, and preferred.
+            message.extend([lifetime.to_be_bytes(); 2].concat());
             message.extend([0; 4]);
             message.extend(prefix.octets());
         }
-        let (servers, lifetime) = &self.dns;
-        if !servers.is_empty() {
+        // An option has one lifetime for all of its servers.
+        for servers in self.dns.chunk_by(|one, other| one.lifetime == other.lifetime) {
             message.extend([option::RDNSS, 1 + 2 * servers.len() as u8, 0, 0]);
-            message.extend(lifetime.to_be_bytes());
-            message.extend(servers.iter().flat_map(Ipv6Addr::octets));
+            message.extend(servers[0].lifetime.to_be_bytes());
+            message.extend(servers.iter().flat_map(|server| server.address.octets()));
         }
         let to = (ipv6::multicast_mac(ipv6::ALL_NODES), ipv6::ALL_NODES);
         let path = Path::v6((router, router.link_local()), to).with_ttl(icmpv6::ND_HOP_LIMIT);
@@ -87,13 +106,16 @@ mod tests {
     fn services_an_advertisement_says_what_it_should() {
         let router = MacAddr([2, 0, 0, 0, 0, 1]);
         let prefix: Ipv6Addr = "fd00:1::".parse().unwrap();
-        let server: Ipv6Addr = "fd00:1::35".parse().unwrap();
+        let [server, gone] = ["fd00:1::35", "fd00:1::36"].map(|text| text.parse::<Ipv6Addr>().unwrap());
         let said = RouterAdvertisement {
             managed: true,
             lifetime: 1800,
             mtu: 1450,
-            prefixes: vec![(prefix, 64)],
-            dns: (vec![server], 1200),
+            prefixes: vec![OnLinkPrefix { prefix, len: 64, lifetime: 2_592_000 }],
+            dns: vec![
+                NameServer { address: server, lifetime: 1200 },
+                NameServer { address: gone, lifetime: 0 },
+            ],
         };
         let frame = said.frame(router);
         let headers = parse(&frame, frame.len()).unwrap();
@@ -105,13 +127,15 @@ mod tests {
         let message = &frame[usize::from(headers.l4_offset)..];
         assert_eq!(message[4..16], [64, 0xc0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0]);
         let mut expected = vec![1, 1, 2, 0, 0, 0, 0, 1, 5, 1, 0, 0, 0, 0, 0x05, 0xaa, 3, 4, 64, 0x80];
-        expected.extend([0, 0x27, 0x8d, 0, 0, 0x09, 0x3a, 0x80, 0, 0, 0, 0]);
+        expected.extend([0, 0x27, 0x8d, 0, 0, 0x27, 0x8d, 0, 0, 0, 0, 0]);
         expected.extend(prefix.octets());
         expected.extend([25, 3, 0, 0, 0, 0, 0x04, 0xb0]);
         expected.extend(server.octets());
+        expected.extend([25, 3, 0, 0, 0, 0, 0, 0]);
+        expected.extend(gone.octets());
         assert_eq!(message[16..], expected);
         // Without DHCPv6, and without name servers.
-        let less = RouterAdvertisement { managed: false, dns: (Vec::new(), 0), ..said }.frame(router);
-        assert_eq!((less.len(), less[usize::from(headers.l4_offset) + 5]), (frame.len() - 24, 0));
+        let less = RouterAdvertisement { managed: false, dns: Vec::new(), ..said }.frame(router);
+        assert_eq!((less.len(), less[usize::from(headers.l4_offset) + 5]), (frame.len() - 48, 0));
     }
 }

@@ -1,5 +1,6 @@
 //! Clients made with `dhcproto` ask; what comes back is read with it, and with the parser of frames.
 
+mod advertise;
 mod dhcp4;
 mod dhcp6;
 
