@@ -77,11 +77,19 @@ impl Switch {
         self.end_bfd();
         self.set_forwarding(false)?;
         stopped();
+        self.let_go_of_device();
         self.ports.detach_all_but(&self.pool, beside);
         // With what has come since the tables went.
         self.connections.write_file(self.topology.snapshot());
         self.state_lock = None;
         Ok(())
+    }
+
+    /// Lets go of what holds the rules, for its port cannot stop before; goes on after errors, which are logged.
+    pub(super) fn let_go_of_device(&mut self) {
+        if let Err(error) = self.offload.let_go_all(&self.pool, self.topology.snapshot()) {
+            tracing::error!(%error, "what hardware did at last is not counted");
+        }
     }
 
     /// Opens the ports again that were let go, and goes on as before, when it forwarded or did not.

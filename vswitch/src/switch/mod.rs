@@ -431,6 +431,7 @@ impl Switch {
         self.connections.end_file(self.topology.snapshot());
         self.end_state();
         self.tend_ahead(Instant::now(), true);
+        self.let_go_of_device();
         self.ports.detach_all(&self.pool);
         if let Err(error) = self.pool.stop() {
             // It may still use every table and every buffer: nothing can be taken down in order any more.

@@ -104,11 +104,12 @@ impl Holder {
         Ok(())
     }
 
-    /// A port goes. True when the NIC cannot do without it.
-    pub(super) fn leave(&mut self, dpdk_port: u16) -> bool {
-        let Self::Nic(nic) = self else { return false };
-        nic.device.leave(dpdk_port);
-        nic.device.proxy().get() == dpdk_port
+    /// A port goes. Without the one that takes the rules a NIC is none.
+    pub(super) fn leave(&mut self, dpdk_port: u16) {
+        match self {
+            Self::Simulated(Simulated(device)) => device.lock().disconnect(dpdk_port),
+            Self::Nic(nic) => nic.device.leave(dpdk_port),
+        }
     }
 
     /// Flows of which nothing came to software in the last turn. A NIC cannot say what is on its way there: a packet that

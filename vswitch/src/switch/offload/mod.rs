@@ -13,11 +13,11 @@ mod device;
 mod gap;
 mod gone;
 mod holder;
+mod ports;
 mod source_ports;
 mod watch;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::time::Instant;
 
 use pipelines::Direction;
@@ -27,7 +27,7 @@ use pipelines::offload::sim;
 use pipelines::offload::translate::{FlowSelector, Tables, TranslateOptions};
 use pipelines::security::stays_in_hardware;
 use pipelines::snapshot::{PortIndex, Snapshot};
-use pmd::{PortId, StartedPort};
+use pmd::PortId;
 use rules::{BackEnd, FlowError, Usage};
 
 use device::nanos;
@@ -35,13 +35,13 @@ pub use device::{Simulated, flow_engine};
 use gap::{ArrivalSource, begin_anew, quiet};
 use gone::Gone;
 use holder::Holder;
+use ports::DevicePorts;
 pub use source_ports::{SourcePorts, note};
 use watch::FlowWatch;
 
 use crate::capabilities::{self, CapabilityReport};
-use crate::config::{Config, OffloadConfig, OffloadDevice};
+use crate::config::{Config, OffloadConfig};
 use crate::worker::Pool;
-use crate::worker::eswitch::SimulatedDevice;
 use crate::worker::mailbox::WorkerError;
 
 /// How long a flow that nobody tells of is looked at, in turns of counters.
@@ -61,8 +61,8 @@ pub struct OffloadControl {
     asked_source_ports: bool,
     /// What holds the rules, once a port is on it.
     holder: Option<Holder>,
-    /// DPDK port ids of the ports that are on the device.
-    ports: Vec<Option<u16>>,
+    /// The ports that are on the device.
+    ports: DevicePorts,
     manager: Manager,
     watch: FlowWatch,
     last_sync_ns: u64,
@@ -103,7 +103,7 @@ impl OffloadControl {
             source_ports: None,
             asked_source_ports: false,
             holder: None,
-            ports: Vec::new(),
+            ports: DevicePorts::default(),
             manager,
             watch: FlowWatch::default(),
             last_sync_ns: 0,
@@ -115,105 +115,11 @@ impl OffloadControl {
         }
     }
 
-    /// The device that stands in front of a port which is to be attached.
-    pub fn front(&mut self, wanted: Option<OffloadDevice>, config: &Config) -> Option<Arc<SimulatedDevice>> {
-        match wanted? {
-            OffloadDevice::Simulated => {
-                let new = || Holder::Simulated(Simulated(Arc::new(device::device(config))));
-                match self.holder.get_or_insert_with(new) {
-                    Holder::Simulated(Simulated(device)) => Some(device.clone()),
-                    Holder::Nic(_) => None,
-                }
-            }
-            OffloadDevice::RteFlow => None,
-        }
-    }
-
-    /// A port is there that is to be on a device. One that its NIC does not take (yet: the port that takes its rules may
-    /// come later) has its flows in software.
-    ///
-    /// # Errors
-    /// [`WorkerError`].
-    pub fn connect(
-        &mut self,
-        pool: &Pool,
-        port: PortIndex,
-        wanted: OffloadDevice,
-        started: &StartedPort,
-    ) -> Result<(), WorkerError> {
-        let (at, dpdk_port) = (usize::from(port), started.id().get());
-        match wanted {
-            OffloadDevice::Simulated => match self.simulated() {
-                Some(Simulated(device)) => device.lock().connect(dpdk_port, port),
-                None => return Ok(()),
-            },
-            OffloadDevice::RteFlow => {
-                if let Err(error) = Holder::join(&mut self.holder, started) {
-                    tracing::warn!(port = started.name(), %error, "flows of this port stay in software");
-                    return Ok(());
-                }
-                // All that is debited goes through the uplink that takes the rules, or one like it.
-                if self.proxy() == Some(started.id()) {
-                    let link = started.link().ok().filter(|link| link.up);
-                    let mbps = link.and_then(|link| link.mbps);
-                    self.manager.set_port_speed(mbps.map(|mbps| u64::from(mbps) * 125_000));
-                }
-            }
-        }
-        if self.ports.len() <= at {
-            self.ports.resize(at + 1, None);
-        }
-        self.ports[at] = Some(dpdk_port);
-        self.watch.enable(pool, true)
-    }
-
-    /// A port is about to go: its flows are in software from now on.
-    ///
-    /// # Errors
-    /// [`WorkerError`].
-    pub fn disconnect(
-        &mut self,
-        pool: &Pool,
-        snapshot: &Snapshot,
-        port: PortIndex,
-    ) -> Result<(), WorkerError> {
-        let Some(dpdk_port) = self.ports.get_mut(usize::from(port)).and_then(Option::take) else {
-            return Ok(());
-        };
-        self.follow(pool, snapshot);
-        self.settle_all(pool, snapshot);
-        // No rule is about a port that is not there.
-        if let Some(Err(error)) = self.holder.as_mut().map(BackEnd::drain) {
-            tracing::warn!(dpdk_port, %error, "the device may still have rules about a port that goes");
-        }
-        if let Some((rules, words)) = self.manager.kept() {
-            tracing::warn!(dpdk_port, rules, words, "the device may still have rules about a port that goes");
-        }
-        if let Some(Simulated(device)) = self.simulated() {
-            device.lock().disconnect(dpdk_port);
-        }
-        if self.holder.as_mut().is_some_and(|holder| holder.leave(dpdk_port)) {
-            self.ports.fill(None);
-            self.follow(pool, snapshot);
-            self.forget_device();
-            tracing::warn!(
-                dpdk_port,
-                "the port that takes the rules goes: all flows are in software until another does"
-            );
-        }
-        self.watch.enable(pool, self.ports.iter().any(Option::is_some))
-    }
-
-    /// The device is gone. What it said of source ports holds until another is asked.
-    fn forget_device(&mut self) {
-        self.holder = None;
-        self.asked_source_ports = false;
-    }
-
     /// After a change of policy, topology, locations or limits. What is forbidden now is out of hardware; what leads elsewhere
     /// in its tunnel may do so a few turns later.
     pub fn follow(&mut self, pool: &Pool, snapshot: &Snapshot) {
         let Self { manager, holder: Some(device), ports, options, .. } = self else { return };
+        let ports = ports.polled();
         manager.follow(
             device,
             &Tables { snapshot, tree: &pool.tree, ports, connections: Some(&pool.connections), options },
@@ -223,6 +129,7 @@ impl OffloadControl {
     /// Has hardware do all that the tables say, however long that takes.
     fn settle_all(&mut self, pool: &Pool, snapshot: &Snapshot) {
         let Self { manager, holder: Some(device), ports, options, .. } = self else { return };
+        let ports = ports.polled();
         manager.settle_all(
             device,
             &Tables { snapshot, tree: &pool.tree, ports, connections: Some(&pool.connections), options },
@@ -274,6 +181,7 @@ impl OffloadControl {
         let now_ns = pool.now().ns;
         let sync_ns = nanos(self.config.sync_every);
         let Self { ports, options, watch, .. } = self;
+        let ports = ports.polled();
         let tables =
             Tables { snapshot, tree: &pool.tree, ports, connections: Some(&pool.connections), options };
         watch.hear(now_ns, |selector| selector.canonical(&tables));
@@ -296,6 +204,7 @@ impl OffloadControl {
         };
         let arrivals = ArrivalSource { simulated: gap.as_ref(), idle: &device.idle() };
         let Self { manager, ports, options, config, watch, .. } = self;
+        let ports = ports.polled();
         let tables =
             Tables { snapshot, tree: &pool.tree, ports, connections: Some(&pool.connections), options };
         let stays = |selector: &FlowSelector| {
@@ -333,6 +242,7 @@ impl OffloadControl {
         let Holder::Simulated(gap) = &*device else { return };
         let gap = gap.clone();
         let Self { manager, ports, options, config, watch, .. } = self;
+        let ports = ports.polled();
         let tables =
             Tables { snapshot, tree: &pool.tree, ports, connections: Some(&pool.connections), options };
         let arrivals = ArrivalSource { simulated: Some(&gap), idle: &HashSet::new() };
@@ -409,7 +319,7 @@ impl OffloadControl {
     /// What the device that a port is on makes of sample rules about it, some of which lead to the port `to`; `None`
     /// for a port that is on none.
     pub fn ask(&mut self, port: PortIndex, to: PortId) -> Option<Result<CapabilityReport, String>> {
-        let own = self.ports.get(usize::from(port)).copied().flatten()?;
+        let own = self.ports.get(port)?;
         let holder = self.holder.as_mut()?;
         Some(capabilities::probe(holder, own, to.get()))
     }
@@ -421,12 +331,12 @@ impl OffloadControl {
 
     /// True for a port that is on a device.
     pub fn has(&self, port: PortIndex) -> bool {
-        self.ports.get(usize::from(port)).is_some_and(Option::is_some)
+        self.ports.get(port).is_some()
     }
 
     /// The ports on the device, with their DPDK port ids.
     pub fn ports(&self) -> impl Iterator<Item = (PortIndex, u16)> {
-        self.ports.iter().enumerate().filter_map(|(port, dpdk)| Some((port as PortIndex, (*dpdk)?)))
+        self.ports.iter()
     }
 
     /// What the device did with packets and rules.
@@ -487,3 +397,6 @@ fn is_admitted(pool: &Pool, selector: &FlowSelector) -> bool {
         _ => true,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! Ports on a device that go and come back, and the rules about them. DPDK runs once per process, so each test wants a process of
+//! its own.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use pipelines::flow_key::FlowKey;
+use wire::{L3, MacAddr, protocol};
+
+use super::*;
+use crate::switch::{Switch, testing};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const TWO: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+/// A switch with an uplink and two vNICs on these ports, all on this device; `more` is of `[offload]`.
+fn start(device: &str, ports: [&str; 3], more: &str, plugins: Vec<std::path::PathBuf>) -> Switch {
+    let [up, one, two] = ports;
+    let text = format!(
+        r#"{process}
+[offload]
+sync-every = "20ms"
+retry-after = "50ms"
+{more}
+[[uplink]]
+name = "up"
+addresses = ["172.16.0.1/24"]
+port = {up}
+offload = "{device}"
+[[vpc]]
+name = "red"
+vni = 100
+[[subnet]]
+vpc = "red"
+prefix = "10.0.0.0/24"
+[[vnic]]
+name = "one"
+vpc = "red"
+mac = "02:00:00:00:00:01"
+vips = ["10.0.0.1"]
+port = {one}
+offload = "{device}"
+[[vnic]]
+name = "two"
+vpc = "red"
+mac = "{TWO}"
+vips = ["10.0.0.2"]
+port = {two}
+offload = "{device}"
+"#,
+        process = testing::process(8191)
+    );
+    let mut config = Config::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"));
+    config.eal.plugins = plugins;
+    Switch::start(config).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// On the simulated e-switch.
+fn simulated() -> Switch {
+    let ring = |name: &str| format!("{{ kind = \"ring\", name = \"{name}\" }}");
+    let ports = ["up", "one", "two"].map(ring);
+    start("simulated", ports.each_ref().map(String::as_str), "", Vec::new())
+}
+
+/// On the e-switch of a NIC, through this API of rte_flow.
+fn nic(engine: &str) -> Switch {
+    let folder = std::env::temp_dir().join(format!("offload-{}", std::process::id()));
+    let plugin = testdev::ESWITCH.build(&folder).map_err(|error| error.to_string()).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let ports = [
+        r#"{ kind = "raw", vdev = "net_eswitch0,legacy=1" }"#,
+        r#"{ kind = "raw", vdev = "net_eswitch1,representor=0" }"#,
+        r#"{ kind = "raw", vdev = "net_eswitch2,representor=1" }"#,
+    ];
+    start("rte-flow", ports, &format!("engine = \"{engine}\""), vec![plugin])
+}
+
+/// TCP from "one" to "two", which an operator wants in hardware.
+fn pin(switch: &mut Switch) {
+    let vnic = switch.topology().vnic("one").unwrap().index;
+    let [from, to] = [1, 2].map(|host| u64::from(u32::from(Ipv4Addr::new(10, 0, 0, host))));
+    let mac = TWO.0.iter().fold(0, |mac, byte| mac << 8 | u64::from(*byte));
+    let (kind, ports) = (u64::from(protocol::TCP) | (L3::Ipv4 as u64) << 16, 4000 << 16 | 80);
+    let words = [from << 32 | to, 0, 0, 0, u64::from(vnic) << 32 | ports, mac << 16, kind];
+    let selector = FlowSelector { key: FlowKey::from_words(words), qpn: None, source_port: None };
+    let now = switch.pool().now().ns;
+    switch.offload_mut().pin(selector, Some(Pin::Hardware), now);
+}
+
+/// Rules of the device, as it says itself.
+fn rules_of_device(switch: &Switch) -> usize {
+    if let Some((_, rules)) = switch.offload().device_stats() {
+        return rules;
+    }
+    let Some(up) = switch.ports().index("up").and_then(|index| switch.ports().get(index)) else { return 0 };
+    let counts = up.port.xstats().unwrap();
+    counts.iter().find(|(name, _)| name == "flow_rules").map_or(0, |(_, rules)| *rules as usize)
+}
+
+fn turns(switch: &mut Switch, lasting: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < lasting {
+        switch.tend(Instant::now());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[track_caller]
+fn until_in_hardware(switch: &mut Switch) {
+    let began = Instant::now();
+    while switch.offload().states().hardware != 1 {
+        let flows: Vec<_> = switch.offload().flows().map(|flow| flow.status).collect();
+        assert!(began.elapsed() < PATIENCE, "{flows:?}");
+        turns(switch, Duration::from_millis(10));
+    }
+    assert!(rules_of_device(switch) > 0 && switch.offload().rules() == rules_of_device(switch));
+}
+
+/// All ports are there, and the device has them under the numbers that they have now.
+#[track_caller]
+fn assert_all_on_device(switch: &Switch) {
+    let there: BTreeMap<PortIndex, u16> =
+        switch.ports().iter().map(|(index, port)| (index, port.port.id().get())).collect();
+    let absent: Vec<_> = switch.ports().absent().collect();
+    assert!(there.len() == 3 && absent.is_empty(), "{absent:?}");
+    assert_eq!(switch.offload().ports().collect::<BTreeMap<_, _>>(), there);
+}
+
+/// Another process is to have the device, and ends at once.
+fn comes_back(mut switch: Switch) {
+    pin(&mut switch);
+    for _ in 0..2 {
+        until_in_hardware(&mut switch);
+        switch.let_go_all(&[], || {}).unwrap();
+        assert_eq!((switch.offload().rules(), switch.offload().device()), (0, None));
+        assert_eq!(switch.offload().ports().count(), 0);
+        switch.come_back(true).unwrap();
+        assert_all_on_device(&switch);
+    }
+    until_in_hardware(&mut switch);
+    switch.stop();
+    assert_eq!((switch.offload().rules(), switch.offload().device()), (0, None));
+}
+
+#[test]
+fn a_switch_that_comes_back_offloads_as_before_to_the_simulated_e_switch() {
+    comes_back(simulated());
+}
+
+#[test]
+fn a_switch_that_comes_back_offloads_as_before_through_queues() {
+    comes_back(nic("async"));
+}
+
+#[test]
+fn a_switch_that_comes_back_offloads_as_before_through_synchronous_calls() {
+    comes_back(nic("sync"));
+}
