@@ -137,6 +137,31 @@ fn offload_engine_auto_takes_queues_where_there_are_some() {
     }
 }
 
+/// What is stopped is stopped in the device, too, when the command is answered: one that goes on at line rate may be why it was typed.
+#[test]
+fn offload_ends_where_an_operator_stops_a_port_or_the_switch() {
+    const FLOWS: u32 = 4;
+    let hosts = hosts(",delay=300", "engine = \"async\"\ncool-after = \"1min\"\n");
+    let daemon = &hosts.daemon;
+    let rules = |daemon: &Daemon| (figure(daemon, "/rules"), device(daemon, "flow_rules"));
+    for (stop, start) in
+        [("port stop one", "port start one"), ("stop", "start"), ("set fwd io", "set fwd overlay")]
+    {
+        let flows = Flows::start(&hosts.one.netns, &hosts.two.netns, "10.0.0.2", FLOWS);
+        until("flows in hardware", daemon, |daemon| {
+            figure(daemon, "/flows/hardware") >= 2 * i64::from(FLOWS) && agree(daemon)
+        });
+        daemon.ctl(stop);
+        assert_eq!(rules(daemon), (0, 0), "{stop}");
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(rules(daemon), (0, 0), "some time after {stop}");
+        // They lose what is sent now.
+        drop(flows);
+        daemon.ctl(start);
+    }
+    stop(hosts.daemon);
+}
+
 /// The synchronous calls leave it to the switch to ask again.
 #[test]
 fn offload_without_queues_ends_without_rules_on_a_device_that_keeps_some() {

@@ -21,7 +21,7 @@ pub(super) fn commands() -> Vec<Entry> {
         },
         Entry {
             syntax: "stop",
-            help: "Receive no packets; those on their way go out",
+            help: "Receive no packets, in hardware neither; those on their way go out",
             rpc: "Forwarding.StopForwarding",
             run: |session, _| {
                 let request = v1::StopForwardingRequest {};

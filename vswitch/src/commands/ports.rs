@@ -45,7 +45,7 @@ pub(super) fn commands() -> Vec<Entry> {
         },
         Entry {
             syntax: "port stop <port:port>",
-            help: "Poll a port no more",
+            help: "Poll a port no more; no flow of it is in hardware",
             rpc: "Ports.StopPort",
             run: |session, args| {
                 let answer = ask!(session, PortsClient.stop_port(v1::StopPortRequest { port: port(args) }))?;

@@ -242,10 +242,12 @@ impl Switch {
         if self.ports.get(index).is_some_and(|port| port.running) {
             return Err(super::error::PortsError::AlreadySo(name.into(), "started").into());
         }
-        Ok(self.ports.poll(&self.pool, index)?)
+        self.ports.poll(&self.pool, index)?;
+        self.offload.start_port(index);
+        Ok(())
     }
 
-    /// Stops polling a port.
+    /// Stops polling a port; hardware takes nothing from it any more either.
     ///
     /// # Errors
     /// [`SwitchError`].
@@ -254,6 +256,7 @@ impl Switch {
         if self.ports.get(index).is_some_and(|port| !port.running) {
             return Err(super::error::PortsError::AlreadySo(name.into(), "stopped").into());
         }
+        self.offload.stop_port(&self.pool, self.topology.snapshot(), index);
         Ok(self.ports.park(&self.pool, index)?)
     }
 }

@@ -366,10 +366,21 @@ impl Switch {
     /// # Errors
     /// [`SwitchError::Worker`].
     pub fn set_forwarding(&mut self, on: bool) -> Result<(), SwitchError> {
-        self.pool.post_all(|| WorkerCommand::Forward(on))?;
-        self.pool.barrier()?;
+        self.have_forwarded(|| WorkerCommand::Forward(on), on && self.mode == Mode::Overlay)?;
         self.forwarding = on;
         Ok(())
+    }
+
+    /// Tells the workers what to forward, and the device whether it may, too; where a worker does not hear it, hardware stops.
+    fn have_forwarded(
+        &mut self,
+        command: impl Fn() -> WorkerCommand,
+        in_hardware: bool,
+    ) -> Result<(), SwitchError> {
+        let told = self.pool.post_all(command).and_then(|()| self.pool.barrier());
+        let on = in_hardware && told.is_ok();
+        let followed = self.offload.set_forwarding(&self.pool, self.topology.snapshot(), on);
+        Ok(told.and(followed)?)
     }
 
     /// Changes the forwarding mode.
@@ -377,8 +388,7 @@ impl Switch {
     /// # Errors
     /// [`SwitchError::Worker`].
     pub fn set_mode(&mut self, mode: Mode) -> Result<(), SwitchError> {
-        self.pool.post_all(|| WorkerCommand::Mode(mode))?;
-        self.pool.barrier()?;
+        self.have_forwarded(|| WorkerCommand::Mode(mode), self.forwarding && mode == Mode::Overlay)?;
         self.mode = mode;
         Arc::make_mut(&mut self.config).forward.mode = match mode {
             Mode::Overlay => ForwardMode::Overlay,

@@ -238,7 +238,9 @@ impl Switch {
     pub(super) fn poll_fresh(&mut self) -> Result<(), SwitchError> {
         let fresh: Vec<PortIndex> = self.ports.fresh().map(|(index, _)| index).collect();
         for index in fresh {
-            if !self.ports.leave_stopped(index) {
+            if self.ports.leave_stopped(index) {
+                self.offload.stop_port(&self.pool, self.topology.snapshot(), index);
+            } else {
                 self.ports.poll(&self.pool, index)?;
             }
         }
@@ -323,6 +325,9 @@ impl Switch {
         for (index, port) in self.ports.iter() {
             if let Some(device) = port.wanted.offload.filter(|_| !self.offload.has(index)) {
                 self.offload.connect(&self.pool, index, device, &port.port)?;
+                if port.is_stopped() {
+                    self.offload.stop_port(&self.pool, self.topology.snapshot(), index);
+                }
             }
         }
         self.learn_source_ports();

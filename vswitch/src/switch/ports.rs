@@ -79,6 +79,11 @@ impl Attached {
         (self.running || self.fresh) && self.tx.has_link()
     }
 
+    /// It was stopped by `port stop`.
+    pub(super) fn is_stopped(&self) -> bool {
+        !self.running && !self.fresh
+    }
+
     /// Whether its device takes super-frames, and its peer where that has a say.
     pub(super) fn takes_super_frames(&self) -> bool {
         self.traits.super_frames && self.port.peer_takes_super_frames().unwrap_or(true)

@@ -39,6 +39,8 @@ pub enum Why {
     Pinned,
     /// Offload is off, or the device is gone.
     Off,
+    /// Software does not forward either: the switch is stopped, or in a mode without tables.
+    Stopped,
     /// Its queue pair is not admitted, or not any more.
     NotAdmitted,
     /// Its class is over its rate: what a meter turns away has to wait, and only software has queues.
@@ -63,6 +65,7 @@ impl fmt::Display for Status {
             Why::Turn => write!(f, "waits for its turn"),
             Why::Pinned => write!(f, "pinned"),
             Why::Off => write!(f, "offload is off"),
+            Why::Stopped => write!(f, "the switch is stopped, or not in overlay mode"),
             Why::NotAdmitted => write!(f, "its queue pair is not admitted"),
             Why::OverRate => write!(f, "its class is over its rate"),
         }

@@ -63,6 +63,8 @@ pub struct OffloadControl {
     holder: Option<Holder>,
     /// The ports that are on the device.
     ports: DevicePorts,
+    /// Software forwards packets between vNICs and tunnels, so that hardware may.
+    forwards: bool,
     manager: Manager,
     watch: FlowWatch,
     last_sync_ns: u64,
@@ -93,7 +95,8 @@ impl OffloadControl {
     pub fn new(config: &Config) -> Self {
         let offload = &config.offload;
         let mut manager = Manager::new(device::policy(offload));
-        manager.switch(offload.enabled);
+        // Until packets are forwarded.
+        manager.switch(false);
         let began = Instant::now();
         manager.limit_turns(Box::new(move || nanos(began.elapsed())), nanos(offload.sync_every) / BUSY);
         Self {
@@ -104,6 +107,7 @@ impl OffloadControl {
             asked_source_ports: false,
             holder: None,
             ports: DevicePorts::default(),
+            forwards: false,
             manager,
             watch: FlowWatch::default(),
             last_sync_ns: 0,
@@ -273,7 +277,7 @@ impl OffloadControl {
     /// Takes all flows back in the next turns, or lets them go into hardware again.
     pub fn switch(&mut self, on: bool) {
         self.config.enabled = on;
-        self.manager.switch(on);
+        self.manager.switch(on && self.forwards);
     }
 
     /// Compares all of the device's rules with what should be there, and puts back what is lost; how many were. Takes as long as

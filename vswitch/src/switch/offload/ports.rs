@@ -1,5 +1,7 @@
-//! The ports on the device: how they come and go, and how all of them go at once. No rule is about a port that is about to go.
+//! The ports on the device: how they come, stop and go, and how all of them go at once. No rule is about a port that is stopped, or that
+//! is about to go.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pipelines::offload::manager::Why;
@@ -19,6 +21,8 @@ use crate::worker::mailbox::WorkerError;
 pub(super) struct DevicePorts {
     /// Those whose flows may be in hardware.
     polled: Vec<Option<u16>>,
+    /// Those that were stopped by `port stop`.
+    stopped: BTreeMap<PortIndex, u16>,
 }
 
 impl DevicePorts {
@@ -28,13 +32,15 @@ impl DevicePorts {
     }
 
     pub fn get(&self, port: PortIndex) -> Option<u16> {
-        self.polled.get(usize::from(port)).copied().flatten()
+        let polled = self.polled.get(usize::from(port)).copied().flatten();
+        polled.or_else(|| self.stopped.get(&port).copied())
     }
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (PortIndex, u16)> {
         let polled = self.polled.iter().enumerate();
-        polled.filter_map(|(port, dpdk_port)| Some((port as PortIndex, (*dpdk_port)?)))
+        let polled = polled.filter_map(|(port, dpdk_port)| Some((port as PortIndex, (*dpdk_port)?)));
+        polled.chain(self.stopped.iter().map(|(port, dpdk_port)| (*port, *dpdk_port)))
     }
 
     fn add(&mut self, port: PortIndex, dpdk_port: u16) {
@@ -46,7 +52,8 @@ impl DevicePorts {
     }
 
     fn remove(&mut self, port: PortIndex) -> Option<u16> {
-        self.polled.get_mut(usize::from(port)).and_then(Option::take)
+        let polled = self.polled.get_mut(usize::from(port)).and_then(Option::take);
+        polled.or_else(|| self.stopped.remove(&port))
     }
 }
 
@@ -128,6 +135,33 @@ impl OffloadControl {
         self.watch.enable(pool, self.ports.iter().next().is_some())
     }
 
+    /// A port is not polled any more: hardware takes nothing from it either.
+    pub fn stop_port(&mut self, pool: &Pool, snapshot: &Snapshot, port: PortIndex) {
+        if let Some(dpdk_port) = self.ports.remove(port) {
+            self.ports.stopped.insert(port, dpdk_port);
+            self.follow(pool, snapshot);
+            self.settle_all(pool, snapshot);
+            self.drain("a port that is stopped");
+        }
+    }
+
+    /// A port is polled again: its hot flows may go into hardware.
+    pub fn start_port(&mut self, port: PortIndex) {
+        if let Some(dpdk_port) = self.ports.stopped.remove(&port) {
+            self.ports.add(port, dpdk_port);
+        }
+    }
+
+    /// Workers forward packets between vNICs and tunnels, or do not (any more): then no flow is in hardware, and none goes there.
+    ///
+    /// # Errors
+    /// [`WorkerError`]; no flow is in hardware all the same.
+    pub fn set_forwarding(&mut self, pool: &Pool, snapshot: &Snapshot, on: bool) -> Result<(), WorkerError> {
+        self.forwards = on;
+        self.manager.switch(on && self.config.enabled);
+        if on { Ok(()) } else { self.withdraw_all(pool, snapshot, "packets that software does not forward") }
+    }
+
     /// All ports are about to go, and the device is let go of: what it did is booked, and it is asked to keep no rule.
     ///
     /// # Errors
@@ -151,7 +185,7 @@ impl OffloadControl {
     /// Takes all flows out of hardware, and has everybody pay for what they did there.
     fn withdraw_all(&mut self, pool: &Pool, snapshot: &Snapshot, about: &str) -> Result<(), WorkerError> {
         let Self { manager, holder: Some(device), .. } = self else { return Ok(()) };
-        let debits = manager.withdraw_all(device, |_| true, Why::Off);
+        let debits = manager.withdraw_all(device, |_| true, Why::Stopped);
         self.drain(about);
         self.book(pool, snapshot, &debits)
     }

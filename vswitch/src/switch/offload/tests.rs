@@ -1,4 +1,4 @@
-//! Ports on a device that go and come back, and the rules about them. DPDK runs once per process, so each test wants a process of
+//! Ports on a device that stop, go and come back, and the rules about them. DPDK runs once per process, so each test wants a process of
 //! its own.
 
 use std::collections::BTreeMap;
@@ -10,6 +10,7 @@ use wire::{L3, MacAddr, protocol};
 
 use super::*;
 use crate::switch::{Switch, testing};
+use crate::worker::Mode;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const TWO: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
@@ -117,6 +118,12 @@ fn until_in_hardware(switch: &mut Switch) {
     assert!(rules_of_device(switch) > 0 && switch.offload().rules() == rules_of_device(switch));
 }
 
+#[track_caller]
+fn assert_all_in_software(switch: &Switch) {
+    assert_eq!((switch.offload().rules(), rules_of_device(switch)), (0, 0));
+    assert_eq!(switch.offload().states().hardware, 0);
+}
+
 /// All ports are there, and the device has them under the numbers that they have now.
 #[track_caller]
 fn assert_all_on_device(switch: &Switch) {
@@ -156,4 +163,53 @@ fn a_switch_that_comes_back_offloads_as_before_through_queues() {
 #[test]
 fn a_switch_that_comes_back_offloads_as_before_through_synchronous_calls() {
     comes_back(nic("sync"));
+}
+
+/// What is stopped is stopped in hardware, too, before whoever asked is answered, and stays so.
+fn stops(mut switch: Switch) {
+    type Step = fn(&mut Switch);
+    let steps: [(Step, Step); 5] = [
+        (|switch| switch.set_forwarding(false).unwrap(), |switch| switch.set_forwarding(true).unwrap()),
+        (|switch| switch.set_mode(Mode::Io).unwrap(), |switch| switch.set_mode(Mode::Overlay).unwrap()),
+        (|switch| switch.set_mode(Mode::Mac).unwrap(), |switch| switch.set_mode(Mode::Overlay).unwrap()),
+        (|switch| switch.stop_port("one").unwrap(), |switch| switch.start_port("one").unwrap()),
+        (|switch| switch.stop_port("two").unwrap(), |switch| switch.start_port("two").unwrap()),
+    ];
+    pin(&mut switch);
+    for (stop, start) in steps {
+        until_in_hardware(&mut switch);
+        stop(&mut switch);
+        assert_all_in_software(&switch);
+        turns(&mut switch, Duration::from_millis(200));
+        assert_all_in_software(&switch);
+        assert_all_on_device(&switch);
+        start(&mut switch);
+    }
+    // Also where an operator switches offload on meanwhile.
+    until_in_hardware(&mut switch);
+    switch.set_forwarding(false).unwrap();
+    switch.offload_mut().switch(true);
+    turns(&mut switch, Duration::from_millis(200));
+    assert_all_in_software(&switch);
+    switch.set_forwarding(true).unwrap();
+    // And on the way through an upgrade that came to nothing.
+    until_in_hardware(&mut switch);
+    switch.stop_port("one").unwrap();
+    switch.let_go_all(&[], || {}).unwrap();
+    switch.come_back(true).unwrap();
+    turns(&mut switch, Duration::from_millis(200));
+    assert_all_in_software(&switch);
+    switch.start_port("one").unwrap();
+    until_in_hardware(&mut switch);
+    switch.stop();
+}
+
+#[test]
+fn what_is_stopped_is_stopped_in_the_simulated_e_switch() {
+    stops(simulated());
+}
+
+#[test]
+fn what_is_stopped_is_stopped_in_a_nic() {
+    stops(nic("async"));
 }
