@@ -77,6 +77,8 @@ impl Switch {
         self.end_bfd();
         self.set_forwarding(false)?;
         stopped();
+        // Nothing comes of what they wait for: they are tried anew.
+        self.tend_ahead(Instant::now(), true);
         self.let_go_of_device();
         self.ports.detach_all_but(&self.pool, beside);
         // With what has come since the tables went.

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::state::lock::StateLock;
+use crate::switch::ahead::Next;
 use crate::switch::testing;
 
 fn config(auto_start: bool) -> Config {
@@ -89,4 +90,45 @@ fn a_switch_that_takes_over_leaves_what_was_stopped() {
 #[test]
 fn a_switch_that_is_told_nothing_does_as_the_config_says() {
     assert_eq!(succeed(false, None), (false, [true; 2]));
+}
+
+/// Whoever waits for a change while an upgrade comes to nothing is answered when its port is there.
+#[test]
+fn a_change_that_waits_for_its_port_is_carried_out_when_the_switch_is_back() {
+    let mut switch = Switch::start(config(false)).unwrap_or_else(|error| panic!("{error}"));
+    let attempt = switch.new_attempt();
+    let tries = |switch: &mut Switch| {
+        switch.begin_try(attempt);
+        let tried = switch.edit(|config| {
+            let port = "[[port]]\nname = \"c\"\nport = { kind = \"ring\", name = \"c\" }\n";
+            config
+                .ports
+                .extend(Config::parse(port, "test").unwrap_or_else(|errors| panic!("{errors}")).ports);
+            Ok(())
+        });
+        (tried, switch.end_try())
+    };
+    assert!(matches!(tries(&mut switch), (Err(SwitchError::NotYet), Next::TryAgain)));
+    switch.let_go_all(&[], || {}).unwrap();
+    switch.come_back(false).unwrap();
+    let began = Instant::now();
+    let next = loop {
+        assert!(began.elapsed() < Duration::from_secs(10), "it is tried again and again");
+        switch.tend(Instant::now());
+        if switch.is_ripe(attempt) {
+            let (tried, next) = tries(&mut switch);
+            match tried {
+                Ok(()) => break next,
+                Err(SwitchError::NotYet) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        std::thread::sleep(TURN);
+    };
+    assert_eq!(next, Next::Answer);
+    assert!(began.elapsed() < super::super::plug::GRACE, "nothing is waited for in vain");
+    let absent: Vec<_> = switch.ports.absent().map(|(name, absent)| (name, absent.state())).collect();
+    assert_eq!(absent, []);
+    assert!(switch.ports.index("c").is_some() && !switch.has_ports_under_way());
+    switch.stop();
 }
