@@ -1,6 +1,6 @@
 //! Processes of the switch's own user at the socket for an upgrade that do not do what they came for: they say half a word, or hello and
 //! then nothing, lie, or leave in the middle. They hold up nobody for long, whoever comes meanwhile hears why, and a real upgrade goes
-//! through. What was stopped stays so, whoever goes on.
+//! through. What was stopped stays so, whoever goes on; and nothing is handed over to a process that would not have what was acknowledged.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tests::outage::site::{Site, assert_short};
-use tests::{Daemon, Family, Scene, runtime, wait_for};
+use tests::{Daemon, Family, Netns, Process, Scene, Workdir, runtime, wait_for};
 
 /// What an outage may take on a machine with other work to do.
 const MOST: Duration = Duration::from_secs(2);
@@ -173,4 +173,60 @@ fn upgrade_leaves_what_is_stopped_and_begins_nothing() {
     scene.outbound(&["rc('red', 'far', 17)"]).assert_passed();
     scene.daemon.settled();
     scene.stop();
+}
+
+/// `vswitch` with these words, in an environment with these variables.
+fn vswitch(host: &Netns, daemon: &Daemon, variables: &[&str], command: &str, dir: &Workdir) -> Process {
+    let (program, config) = (daemon.program().display().to_string(), daemon.config().display().to_string());
+    let words = [&["env"], variables, &[&program, command, "--config", &config]].concat();
+    host.spawn(command, &words, dir)
+}
+
+/// What a new process says that is not handed over to.
+#[track_caller]
+fn refused(mut new: Process) -> String {
+    assert!(!new.wait(PATIENCE).success());
+    new.output()
+}
+
+#[test]
+fn upgrade_is_refused_where_something_acknowledged_would_be_lost() {
+    let host = Netns::new("host");
+    let (state, other) = (Workdir::new("service"), Workdir::new("other"));
+    let mut daemon = Daemon::start(&host, "");
+    // Without a state file, and with an object that only the old process knows.
+    daemon.ctl("vpc add red vni 100");
+    let said = refused(daemon.begin_upgrade(&host));
+    assert!(said.contains("vpc red") && said.contains("no state file"), "{said}");
+    daemon.ctl("vpc del red");
+    daemon.upgrade(&host);
+    daemon.ctl("shutdown");
+    daemon.assert_clean_end();
+    // A service with a folder for its state; a shell does not know it, or another one.
+    let [own, other] = [&state, &other].map(|folder| format!("STATE_DIRECTORY={}", folder.path().display()));
+    let mut running = vswitch(&host, &daemon, &[&own], "run", &state);
+    running.wait_output("the switch runs", PATIENCE);
+    daemon.ctl("vpc add red vni 100");
+    for variables in [&["-u", "STATE_DIRECTORY"][..], &[&other]] {
+        let said = refused(vswitch(&host, &daemon, variables, "upgrade", &state));
+        let file = state.path().join("state").display().to_string();
+        assert!(said.contains(&file) && said.contains("STATE_DIRECTORY"), "{said}");
+        assert!(running.exited().is_none() && daemon.ctl("show vpc").contains("red"));
+    }
+    let mut new = vswitch(&host, &daemon, &[&own], "upgrade", &state);
+    new.wait_output("the switch runs", PATIENCE);
+    assert!(running.wait(PATIENCE).success());
+    assert!(daemon.ctl("show vpc").contains("red"));
+    new.signal("TERM");
+    assert!(new.wait(PATIENCE).success());
+    // The main process of a unit of systemd, which would stop with it.
+    let (program, config) = (daemon.program().display().to_string(), daemon.config().display().to_string());
+    let script = format!("SYSTEMD_EXEC_PID=$$ {own} exec {program} run --config {config}");
+    let mut running = host.spawn("unit", &["sh", "-c", &script], &state);
+    running.wait_output("the switch runs", PATIENCE);
+    let said = refused(vswitch(&host, &daemon, &[&own], "upgrade", &state));
+    assert!(said.contains("systemctl restart"), "{said}");
+    assert!(running.exited().is_none() && daemon.ctl("show vpc").contains("red"));
+    running.signal("TERM");
+    assert!(running.wait(PATIENCE).success());
 }

@@ -26,6 +26,7 @@ use crate::controller::Controller;
 use crate::evpn;
 use crate::handover::give::{Door, Successor};
 use crate::handover::take::Predecessor;
+use crate::handover::terms::Terms;
 use crate::state;
 use crate::state::owners::Owners;
 use crate::switch::ahead::Next;
@@ -84,7 +85,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     };
     let keys = api.tcp.as_ref().map(Keys::read).transpose()?.map(Arc::new);
     let (mut switch, owners, lock, sockets, tcp, predecessor) = if options.upgrade {
-        let mut predecessor = Predecessor::find(&api.socket)?;
+        let mut predecessor = Predecessor::find(&api.socket, state_file.as_deref())?;
         tracing::info!(pid = predecessor.pid, "getting ready to take over from the switch that runs");
         // As the config is now, with what was made at run time: DPDK needs what its ports do, and little is left to do when nobody forwards.
         let (config, _) = restored(options.config.clone())?;
@@ -130,8 +131,9 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     }
     let mut serving = sockets.serve(&clients);
     let (newcomers, mut successors) = mpsc::channel::<Successor>(1);
+    let terms = Terms::of(state_file.as_deref());
     let open_door = || {
-        Door::open(&api.socket, newcomers.clone())
+        Door::open(&api.socket, terms.clone(), newcomers.clone())
             .inspect_err(
                 |error| tracing::warn!(%error, "there is no socket for an upgrade: it takes a restart"),
             )

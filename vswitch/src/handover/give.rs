@@ -16,6 +16,7 @@ use nix::sys::socket::{getsockopt, sockopt};
 use tokio::sync::mpsc;
 
 use super::tables::Chunk;
+use super::terms::Terms;
 use super::wire::{Link, Message};
 use super::{ALIVE_EVERY, HandoverError, VERSION, socket_beside};
 use crate::control::server::{BindError, bind_unseen};
@@ -57,7 +58,11 @@ impl Door {
     ///
     /// # Errors
     /// [`BindError`].
-    pub fn open(control: &Path, successors: mpsc::Sender<Successor>) -> Result<Self, BindError> {
+    pub fn open(
+        control: &Path,
+        terms: Terms,
+        successors: mpsc::Sender<Successor>,
+    ) -> Result<Self, BindError> {
         let path = socket_beside(control);
         let listener = bind_unseen(&path, None, |bound, path| fs::rename(bound, path))?;
         let system = |source| BindError::System { what: "serve", path: path.clone(), source };
@@ -67,7 +72,7 @@ impl Door {
             Self { path: path.clone(), is_kept: false, listener: listener.clone(), is_shut: is_shut.clone() };
         // On threads that nobody waits for: who asks is answered while control hands over to another one, and one that says nothing
         // does not hold up the end of this process.
-        let serve = move || serve(&listener, &is_shut, &successors);
+        let serve = move || serve(&listener, &is_shut, &terms, &successors);
         Builder::new().name("upgrade".into()).spawn(serve).map_err(system)?;
         Ok(door)
     }
@@ -139,7 +144,7 @@ impl Drop for Stranger {
     }
 }
 
-fn serve(listener: &UnixListener, is_shut: &AtomicBool, successors: &mpsc::Sender<Successor>) {
+fn serve(listener: &UnixListener, is_shut: &AtomicBool, terms: &Terms, successors: &mpsc::Sender<Successor>) {
     let (place, strangers) = (Place::default(), Arc::new(AtomicUsize::new(0)));
     while !is_shut.load(Ordering::Acquire) {
         let Ok((stream, _)) = listener.accept() else {
@@ -158,8 +163,8 @@ fn serve(listener: &UnixListener, is_shut: &AtomicBool, successors: &mpsc::Sende
             let _ = Link::new(stream).send(&Message::Refused { why }, Duration::from_millis(1));
             continue;
         };
-        let (place, successors, pid) = (place.clone(), successors.clone(), peer.pid());
-        let heard = move || match hear(stream, pid, &place, stranger) {
+        let (place, terms, successors, pid) = (place.clone(), terms.clone(), successors.clone(), peer.pid());
+        let heard = move || match hear(stream, pid, &place, stranger, &terms) {
             Ok(successor) => drop(successors.blocking_send(successor)),
             Err(error) => tracing::warn!(pid, %error, "an upgrade came to nothing; the switch runs on"),
         };
@@ -170,14 +175,20 @@ fn serve(listener: &UnixListener, is_shut: &AtomicBool, successors: &mpsc::Sende
 }
 
 /// Until it asks for the tables.
-fn hear(stream: UnixStream, pid: i32, place: &Place, stranger: Stranger) -> Result<Successor, HandoverError> {
+fn hear(
+    stream: UnixStream,
+    pid: i32,
+    place: &Place,
+    stranger: Stranger,
+    terms: &Terms,
+) -> Result<Successor, HandoverError> {
     let mut link = Link::new(stream);
     let refuse = |link: &mut Link, why: String| {
         link.send(&Message::Refused { why: why.clone() }, PATIENCE)?;
         Err(HandoverError::Refused(why))
     };
-    let takes_forwarding = match link.receive(PATIENCE)? {
-        Message::Hello { version: VERSION, takes_forwarding } => takes_forwarding,
+    let (takes_forwarding, state) = match link.receive(PATIENCE)? {
+        Message::Hello { version: VERSION, takes_forwarding, state } => (takes_forwarding, state),
         Message::Hello { version, .. } => {
             let why = format!(
                 "it speaks version {VERSION} of the hand-over, the new one {version}: restart instead"
@@ -186,7 +197,7 @@ fn hear(stream: UnixStream, pid: i32, place: &Place, stranger: Stranger) -> Resu
         }
         _ => return Err(HandoverError::out_of_turn()),
     };
-    let taken = match place.take(pid) {
+    let taken = match terms.refusal(&state).map_or_else(|| place.take(pid), Err) {
         Ok(taken) => taken,
         Err(why) => return refuse(&mut link, why),
     };
@@ -246,6 +257,36 @@ impl Successor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handover::terms::StatePlace;
+
+    /// What a new process hears whose state is there, from one that keeps it in a file.
+    fn answer(state: StatePlace) -> Message {
+        let (old, new) = UnixStream::pair().unwrap();
+        let (place, strangers) = (Place::default(), Arc::new(AtomicUsize::new(0)));
+        let stranger = Stranger::one_more(&strangers).unwrap();
+        let terms = Terms::of(Some(Path::new("/nowhere/state")));
+        let hears = std::thread::spawn(move || hear(old, 1, &place, stranger, &terms).map(drop));
+        let mut link = Link::new(new);
+        link.send(&Message::Hello { version: VERSION, takes_forwarding: true, state }, PATIENCE).unwrap();
+        let answer = link.receive(PATIENCE).unwrap();
+        drop(link);
+        assert!(hears.join().unwrap().is_err());
+        answer
+    }
+
+    #[test]
+    fn one_with_another_state_file_hears_why_it_gets_nothing() {
+        for state in [StatePlace::Nowhere, StatePlace::File("/elsewhere/state".into())] {
+            let answer = answer(state);
+            assert!(
+                matches!(&answer, Message::Refused { why } if why.contains("/nowhere/state")),
+                "{answer:?}"
+            );
+        }
+        for state in [StatePlace::Untold, StatePlace::File("/nowhere/state".into())] {
+            assert!(matches!(answer(state), Message::Ready { .. }));
+        }
+    }
 
     /// The chunks that a new process gets of these.
     fn given(takes_forwarding: bool, tables: Vec<Chunk>) -> Vec<Chunk> {

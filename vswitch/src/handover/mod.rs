@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   new                                  old
-//!   hello            ─────────────────►  by a socket beside the control socket, of the same user only
-//!                    ◄─────────────────  who it is, or why not
+//!   hello            ─────────────────►  by a socket beside the control socket, of the same user only; with its state file
+//!                    ◄─────────────────  who it is, or why not: that is another one ([`terms`]), or somebody else takes over
 //!   DPDK, buffers, tables, workers;      goes on forwarding
 //!   ports that two may have open
 //!   freeze           ─────────────────►  answers no more requests
@@ -28,6 +28,7 @@ mod alive;
 pub mod give;
 pub mod tables;
 pub mod take;
+pub mod terms;
 mod wire;
 
 use std::path::{Path, PathBuf};

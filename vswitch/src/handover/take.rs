@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::alive::Alive;
 use super::tables::Tables;
+use super::terms::StatePlace;
 use super::wire::{Link, Message};
 use super::{HandoverError, VERSION, socket_beside};
 
@@ -32,12 +33,13 @@ impl Predecessor {
     ///
     /// # Errors
     /// [`HandoverError`]: nobody is there, or why it does not hand over.
-    pub fn find(control: &Path) -> Result<Self, HandoverError> {
+    pub fn find(control: &Path, state: Option<&Path>) -> Result<Self, HandoverError> {
         let socket = socket_beside(control);
         let stream = UnixStream::connect(&socket);
         let stream = stream.map_err(|source| HandoverError::Nobody { path: socket.clone(), source })?;
         let mut link = Link::new(stream);
-        link.send(&Message::Hello { version: VERSION, takes_forwarding: true }, PATIENCE)?;
+        let state = StatePlace::of(state);
+        link.send(&Message::Hello { version: VERSION, takes_forwarding: true, state }, PATIENCE)?;
         match link.receive(PATIENCE)? {
             Message::Ready { pid, hears_alive, .. } => {
                 let mut found = Self { link, socket, pid, hears_alive, alive: None };

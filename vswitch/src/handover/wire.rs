@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::HandoverError;
 use super::tables::Chunk;
+use super::terms::StatePlace;
 
 /// Bytes of a message.
 const MOST: usize = 4 << 20;
@@ -21,6 +22,9 @@ pub(super) enum Message {
         /// It takes [`Chunk::Forwarding`], which not every one does that speaks this version.
         #[serde(default)]
         takes_forwarding: bool,
+        /// Where it keeps its state.
+        #[serde(default)]
+        state: StatePlace,
     },
     Ready {
         version: u32,
@@ -167,7 +171,19 @@ mod tests {
         let body = br#"{"hello":{"version":1}}"#;
         other.write_all(&[&(body.len() as u32).to_be_bytes()[..], body].concat()).unwrap();
         let message = one.receive(SOON).unwrap();
-        assert!(matches!(message, Message::Hello { version: 1, takes_forwarding: false }), "{message:?}");
+        let expected = Message::Hello { version: 1, takes_forwarding: false, state: StatePlace::Untold };
+        assert_eq!(format!("{message:?}"), format!("{expected:?}"));
+    }
+
+    #[test]
+    fn places_of_states_go_over_as_they_are() {
+        for state in [StatePlace::Nowhere, StatePlace::File("/var/lib/vswitch/state".into())] {
+            let (mut one, other) = pair();
+            let hello = Message::Hello { version: 1, takes_forwarding: true, state };
+            one.send(&hello, SOON).unwrap();
+            let message = Link::new(other).receive(SOON).unwrap();
+            assert_eq!(format!("{message:?}"), format!("{hello:?}"));
+        }
     }
 
     #[test]

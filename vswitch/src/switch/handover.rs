@@ -12,11 +12,13 @@ use super::opening::JobResult;
 use super::plug::{Missing, TURN};
 use super::ports::{WantedPort, wanted};
 use super::{Switch, SwitchError};
+use crate::config::objects::{ObjectId, ids};
 use crate::config::{Config, PortSpec, Relocation};
 use crate::handover::tables::{Chunk, ROWS, Tables, split};
 use crate::port::{Undo, shared_interface};
 use crate::state::journal::Saver;
 use crate::state::lock;
+use crate::state::owners::Owner;
 use crate::topology::Extent;
 
 /// How long ports that are taken back may take.
@@ -29,13 +31,31 @@ const MOST_WAITING: usize = 1 << 16;
 impl Switch {
     /// Why it cannot be handed over, if there is a reason.
     pub fn is_bound(&self) -> Option<String> {
-        if let Some(saver) = self.saved.as_ref().filter(|saver| saver.is_behind()) {
-            return Some(format!(
-                "the last changes are in force but not saved in {}, so that the new process would be without them; see the log for why, mend \
-                 that, and try again after some seconds",
-                saver.path().display()
-            ));
+        self.would_be_lost().or_else(|| self.has_passing_port())
+    }
+
+    /// What is not saved, or what clients made and no file has: a new process does not get it. Others say again what is theirs.
+    fn would_be_lost(&self) -> Option<String> {
+        if let Some(saver) = &self.saved {
+            return saver.is_behind().then(|| {
+                format!(
+                    "the last changes are in force but not saved in {}, so that the new process would be without them; see the log for why, \
+                     mend that, and try again after some seconds",
+                    saver.path().display()
+                )
+            });
         }
+        let ownership = self.ownership();
+        let is_clients =
+            |(section, id): &ObjectId| matches!(ownership.of(section, id), Owner::Api | Owner::Cni);
+        let (section, id) = ids(&self.config()).find(is_clients)?;
+        Some(format!(
+            "{section} {id} was made at run time, and there is no state file to find it in: it would be lost; write it into the config file and \
+             reload that, or remove it, or restart with `state` in [control] and make it again"
+        ))
+    }
+
+    fn has_passing_port(&self) -> Option<String> {
         let passing = |spec: &PortSpec| matches!(spec, PortSpec::Tap(tap) if !tap.persist);
         let (name, _) = self.ports.all_wanted().find(|(_, wanted)| passing(&wanted.spec))?;
         Some(format!(

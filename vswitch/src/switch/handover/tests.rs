@@ -2,6 +2,7 @@
 //! wants a process of its own.
 
 use super::*;
+use crate::config::Source;
 use crate::state::lock::StateLock;
 use crate::switch::ahead::Next;
 use crate::switch::testing;
@@ -131,4 +132,44 @@ fn a_change_that_waits_for_its_port_is_carried_out_when_the_switch_is_back() {
     assert_eq!(absent, []);
     assert!(switch.ports.index("c").is_some() && !switch.has_ports_under_way());
     switch.stop();
+}
+
+/// What an upgrade would lose, for want of a state file.
+#[test]
+fn a_switch_without_a_state_file_keeps_what_clients_made() {
+    let text = crate::switch::testing::process(4095) + "[[vpc]]\nname = \"blue\"\nvni = 200\n";
+    let file = Source::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"));
+    let mut switch = Switch::start(file.config.clone()).unwrap_or_else(|error| panic!("{error}"));
+    switch.set_config_file(Some(file));
+    assert_eq!(switch.is_bound(), None);
+    let add = |switch: &mut Switch, owner| {
+        let made = vec![(("vpc".to_owned(), "red".to_owned()), owner)];
+        let red = "[[vpc]]\nname = \"red\"\nvni = 100\n";
+        let vpcs = Config::parse(red, "test").unwrap_or_else(|errors| panic!("{errors}")).vpcs;
+        let change = |config: &mut Config| {
+            config.vpcs.extend(vpcs);
+            Ok(())
+        };
+        switch.edit_and_place(Relocation::NONE, Missing::Refused, made, change).unwrap();
+    };
+    for (owner, lost) in [(Owner::Api, true), (Owner::Cni, true), (Owner::Etcd, false), (Owner::Evpn, false)]
+    {
+        add(&mut switch, owner);
+        let said = switch.is_bound();
+        assert_eq!(said.as_deref().is_some_and(|said| said.contains("vpc red")), lost, "{owner}: {said:?}");
+        switch
+            .edit(|config| {
+                config.vpcs.retain(|vpc| &*vpc.name != "red");
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(switch.is_bound(), None);
+    }
+    add(&mut switch, Owner::Cni);
+    let folder = std::env::temp_dir().join(format!("handover-bound-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    switch.set_state_file(Some(&folder.join("state")), None);
+    assert_eq!(switch.is_bound(), None);
+    switch.stop();
+    std::fs::remove_dir_all(&folder).unwrap();
 }
