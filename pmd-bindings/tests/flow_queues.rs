@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::eswitch::{Bed, Left, answers, count, queues, rule, well_behaved};
 use common::{start, stop};
 use pmd::{FlowDevice, FlowEngine, Port, PortConfig, PortError, StartedPort};
-use rules::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Modify, RuleId, Usage, Where};
+use rules::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Modify, Removal, RuleId, Usage, Where};
 
 /// Addresses of the rules that the device has in force.
 fn held(port: &StartedPort) -> BTreeSet<u32> {
@@ -197,9 +197,16 @@ fn a_rule_that_the_device_keeps_is_asked_for_until_it_goes() {
     let left = bed.run("keep=1", 8, |port, queue| {
         let id = queue.create(&rule(1, 1, None)).unwrap();
         assert_eq!(answers(queue, 1), BTreeMap::from([(id, true)]));
+        assert_eq!(queue.removal(id), Removal::Done, "none was asked for");
         queue.destroy(id).unwrap();
+        assert_eq!(queue.removal(id), Removal::UnderWay);
         let error = queue.drain().unwrap_err();
         assert!(error.message.contains("does not let 1 rules go"), "{error}");
+        let removal = queue.removal(id);
+        assert!(
+            matches!(&removal, Removal::Refused(error) if error.message.contains("did not do it")),
+            "{removal:?}"
+        );
         let asked = count(port, "flow_destroy_failed");
         assert!(asked >= 8);
         std::thread::sleep(Duration::from_millis(600));

@@ -161,6 +161,17 @@ impl FlowError {
     }
 }
 
+/// How far the removal of a rule is that [`BackEnd::destroy`] took on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// The rule is gone.
+    Done,
+    /// The device has not answered yet: packets may meet the rule.
+    UnderWay,
+    /// The device did not let it go, for this reason: packets meet it. The back end asks again by itself, until it goes.
+    Refused(FlowError),
+}
+
 /// Holds rules and applies them to packets.
 pub trait BackEnd {
     /// Would [`create`](Self::create) take this rule, room aside?
@@ -200,6 +211,13 @@ pub trait BackEnd {
     /// # Errors
     /// Why not; [`Cause::Gone`] when it is not there.
     fn destroy(&mut self, rule: RuleId) -> Result<Usage, FlowError>;
+
+    /// How far the removal of a rule is that [`destroy`](Self::destroy) took on. Back ends that wait for the device there have
+    /// nothing under way; a rule that is not known is gone.
+    fn removal(&mut self, rule: RuleId) -> Removal {
+        let _ = rule;
+        Removal::Done
+    }
 
     /// Hands the device what it was asked for so far, and takes in its answers, without waiting.
     fn push(&mut self) {}

@@ -17,7 +17,9 @@ pub mod rule;
 pub mod testpmd;
 
 pub use actions::Action;
-pub use back_end::{ArrivalCount, BackEnd, Cause, Colour, FlowError, Guard, Meter, RuleId, Usage, Where};
+pub use back_end::{
+    ArrivalCount, BackEnd, Cause, Colour, FlowError, Guard, Meter, Removal, RuleId, Usage, Where,
+};
 pub use encap::{Encap, EncapError};
 pub use field::{Field, Format};
 pub use inner_tuple::{InnerProtocol, InnerTuple};

@@ -25,6 +25,10 @@ pub struct Bad {
     pub is_silent: bool,
     /// Rules that are not let go, and how often more.
     pub keeps: HashMap<RuleId, u32>,
+    /// Removals are taken on, and answered later, as by a flow queue.
+    pub is_late: bool,
+    /// Rules whose removal was taken on, and whether it came to nothing so far.
+    leaving: HashMap<RuleId, bool>,
     /// Aged rules that nobody has.
     pub unknown_aged: Vec<RuleId>,
     /// So many calls more, and the device is gone.
@@ -48,6 +52,8 @@ impl Bad {
             more: 0,
             is_silent: false,
             keeps: HashMap::new(),
+            is_late: false,
+            leaving: HashMap::new(),
             unknown_aged: Vec::new(),
             calls: None,
             gone: false,
@@ -56,6 +62,23 @@ impl Bad {
             asked: Vec::new(),
             failed_meters: Vec::new(),
         }
+    }
+
+    /// Answers removals.
+    fn answer(&mut self) {
+        let Self { eswitch, keeps, leaving, .. } = self;
+        leaving.retain(|rule, refused| {
+            *refused = keeps.get_mut(rule).is_some_and(|times| {
+                let keeps = *times > 0;
+                *times = times.saturating_sub(1);
+                keeps
+            });
+            if !*refused {
+                // One that the device has lost is gone, too.
+                let _ = eswitch.destroy(*rule);
+            }
+            *refused
+        });
     }
 
     fn call(&mut self) -> Result<(), FlowError> {
@@ -91,14 +114,36 @@ impl BackEnd for Bad {
     }
 
     fn completed(&mut self, results: &mut Vec<(RuleId, Result<(), FlowError>)>) {
+        self.answer();
         self.eswitch.completed(results);
+    }
+
+    fn removal(&mut self, rule: RuleId) -> Removal {
+        match self.leaving.get(&rule) {
+            None => Removal::Done,
+            Some(false) => Removal::UnderWay,
+            Some(true) => Removal::Refused(not_now()),
+        }
+    }
+
+    fn drain(&mut self) -> Result<(), FlowError> {
+        self.answer();
+        let stay = || FlowError::new(Cause::Other(5), Where::Handle, "some rules stay");
+        if self.leaving.is_empty() { Ok(()) } else { Err(stay()) }
     }
 
     fn destroy(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
         self.call()?;
+        if self.is_late {
+            let gone = || FlowError::new(Cause::Gone, Where::Handle, "there is no such rule");
+            if !self.eswitch.ids().contains(&rule) || self.leaving.insert(rule, false).is_some() {
+                return Err(gone());
+            }
+            return Ok(self.eswitch.query(rule).map(|usage| self.seen(usage)).unwrap_or_default());
+        }
         if let Some(times) = self.keeps.get_mut(&rule).filter(|times| **times > 0) {
             *times -= 1;
-            return Err(FlowError::new(Cause::Again, Where::Handle, "not now"));
+            return Err(not_now());
         }
         self.eswitch.destroy(rule).map(|usage| self.seen(usage))
     }
@@ -136,6 +181,10 @@ impl BackEnd for Bad {
     fn failed_meters(&mut self, failed: &mut Vec<(u32, FlowError)>) {
         failed.append(&mut self.failed_meters);
     }
+}
+
+fn not_now() -> FlowError {
+    FlowError::new(Cause::Again, Where::Handle, "not now")
 }
 
 pub struct Lab {

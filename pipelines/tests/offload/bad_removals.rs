@@ -56,6 +56,53 @@ fn bad_gates_that_stay_lead_nowhere() {
     }
 }
 
+/// The same where removals are taken on at once and come to nothing later, as by a flow queue: when the device was waited for, no
+/// packet passes.
+#[test]
+fn bad_gates_that_stay_after_their_removal_was_taken_on_lead_nowhere() {
+    for refusals in [0, 1, 2, 3, 40] {
+        let (mut lab, gate) = two_flows();
+        lab.device.is_late = true;
+        lab.device.keeps.insert(gate, refusals);
+        lab.withdraw(1);
+        lab.manager.await_removals(&mut lab.device);
+        let before = lab.by_hardware;
+        lab.run(1, &[1]);
+        assert_eq!(lab.by_hardware, before, "kept {refusals} times");
+        assert_eq!(lab.manager.counters().kept, u64::from(refusals > 0));
+        lab.run(3, &[1, 2]);
+        assert_eq!(lab.status(2), Status::Hardware, "by another adjacency");
+        if refusals == 40 {
+            let words =
+                "refused: the device keeps an older rule that matches the same: not now (rule) (rule)";
+            assert_eq!((lab.status(1).to_string(), lab.by_hardware), (words.to_string(), before + 2 * 200));
+            assert_eq!(lab.manager.kept(), Some((1, "not now (rule)")));
+        }
+        lab.run(80, &[1, 2]);
+        assert_eq!([1, 2].map(|port| lab.status(port)), [Status::Hardware, Status::Hardware]);
+        assert_eq!((lab.manager.kept(), lab.manager.counters().kept), (None, u64::from(refusals > 0)));
+        nothing_is_left(&mut lab);
+    }
+}
+
+/// A rule beside one that should be gone: nobody can tell which of them packets meet.
+#[test]
+fn bad_rules_that_stay_after_their_removal_was_taken_on_send_their_flows_to_software() {
+    let (mut lab, _) = two_flows();
+    lab.device.is_late = true;
+    lab.device.keeps = lab.device.eswitch.ids().into_iter().map(|id| (id, 1)).collect();
+    lab.move_station();
+    assert_eq!([1, 2].map(|port| lab.status(port)), [Status::Hardware, Status::Hardware], "not known yet");
+    lab.manager.await_removals(&mut lab.device);
+    assert_eq!([1, 2].map(|port| lab.status(port).to_string()), ["refused: not now (rule)"; 2]);
+    let before = lab.by_hardware;
+    lab.run(1, &[1, 2]);
+    assert_eq!(lab.by_hardware, before);
+    lab.run(40, &[1, 2]);
+    assert_eq!([1, 2].map(|port| lab.status(port)), [Status::Hardware, Status::Hardware]);
+    nothing_is_left(&mut lab);
+}
+
 /// A device that keeps everything for a while: nothing comes in beside what should be gone, and all of it goes.
 #[test]
 fn bad_removals_that_fail_for_long_leave_nothing_behind() {

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use rules::{BackEnd, Cause, FlowError, FlowRule, InnerTuple, Meter, RuleId, Usage, Where};
+use rules::{BackEnd, Cause, FlowError, FlowRule, InnerTuple, Meter, Removal, RuleId, Usage, Where};
 
 use super::port;
 use crate::port::{Port, PortId, StartedPort};
@@ -167,6 +167,10 @@ impl BackEnd for FlowDevice {
             self.rules.remove(&rule);
         }
         result
+    }
+
+    fn removal(&mut self, rule: RuleId) -> Removal {
+        self.api.removal(rule)
     }
 
     fn query(&mut self, rule: RuleId) -> Result<Usage, FlowError> {

@@ -12,6 +12,9 @@ use crate::offload::store::{InstalledChain, RuleState, RuleStore, Update};
 use crate::offload::translate::{FlowSelector, Tables, Translator};
 use rules::{BackEnd, Cause, FlowError};
 
+/// How often the device is waited for: rules that it keeps have others leave, which it may keep, too.
+const ROUNDS: usize = 4;
+
 impl Manager {
     /// Takes flows out of hardware at once: those of queue pairs that are not admitted any more, say. What hardware did
     /// for them is in the debits that come back, and not in those of the next [`reconcile`](Self::reconcile).
@@ -117,6 +120,28 @@ impl Manager {
     fn leave_at_once<B: BackEnd>(&mut self, back_end: &mut B, number: FlowNumber, status: &Status) {
         self.refused(status);
         self.withdraw(back_end, number, status.clone(), 0);
+    }
+
+    /// Rules that the device was asked to let go, so far.
+    pub fn removals(&self) -> u64 {
+        self.store.removals()
+    }
+
+    /// Waits until the device has let go what was withdrawn, for as long as it answers. What it keeps has others leave.
+    pub fn await_removals<B: BackEnd>(&mut self, back_end: &mut B) {
+        for _ in 0..ROUNDS {
+            if self.store.leaving() == 0 {
+                break;
+            }
+            let answers = !back_end.drain().is_err_and(|error| error.cause == Cause::Again);
+            if self.store.poll(back_end) {
+                self.withdraw_failed(back_end, self.last_ns);
+            }
+            self.shut_ways(back_end);
+            if !answers {
+                break;
+            }
+        }
     }
 
     /// A gate that the device does not let go leads to its adjacency. Packets of a flow that was withdrawn would go on where

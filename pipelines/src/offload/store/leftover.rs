@@ -3,8 +3,8 @@
 //! What such a rule matches goes on meeting it. So no rule that matches the same is made beside it, and the adjacency that a
 //! gate leads to is told of: without its rules the gate leads to software.
 
-use super::{Adjacency, RuleStore};
-use rules::{BackEnd, Cause, FlowError, FlowRule, RuleId, Usage, Where};
+use super::{Adjacency, RuleState, RuleStore, hash_of};
+use rules::{BackEnd, Cause, FlowError, FlowRule, Removal, RuleId, Usage, Where};
 
 /// A rule that the device has not let go so often waits for a while.
 const REFUSALS: u32 = 8;
@@ -27,17 +27,36 @@ struct Leftover {
     words: String,
 }
 
+/// A rule whose removal is under way: the device has not said that it lets it go.
+struct Leaving {
+    id: RuleId,
+    rule: FlowRule,
+    /// Of a gate: where it leads.
+    way: Option<Adjacency>,
+}
+
 /// All of them, in the order in which they were to go: those that lead to others first.
 #[derive(Default)]
 pub(super) struct Leftovers {
     rules: Vec<Leftover>,
+    /// Those that may become some.
+    leaving: Vec<Leaving>,
+    /// How often rules were asked for first.
+    asked: u64,
     /// How many there have been, and were not told of.
     kept: u64,
 }
 
-impl Leftover {
-    fn matches(&self, rule: &FlowRule) -> bool {
-        self.rule.attr == rule.attr && self.rule.pattern == rule.pattern
+fn matches(one: &FlowRule, other: &FlowRule) -> bool {
+    one.attr == other.attr && one.pattern == other.pattern
+}
+
+/// Asks once more for a rule that the device did not let go: its words when it stays. Where the back end asks by itself, what it heard last.
+fn stays_again<B: BackEnd>(back_end: &mut B, id: RuleId) -> Option<FlowError> {
+    match back_end.removal(id) {
+        Removal::Done => back_end.destroy(id).err().filter(stays),
+        Removal::UnderWay => Some(FlowError::new(Cause::Again, Where::Handle, "the device has not answered")),
+        Removal::Refused(error) => Some(error),
     }
 }
 
@@ -59,8 +78,14 @@ impl Leftovers {
         id: RuleId,
         rule: &FlowRule,
     ) -> (Usage, Option<FlowError>) {
+        self.asked += 1;
         match back_end.destroy(id) {
-            Ok(seen) => (seen, None),
+            Ok(seen) => {
+                if back_end.removal(id) == Removal::UnderWay {
+                    self.leaving.push(Leaving { id, rule: rule.clone(), way: None });
+                }
+                (seen, None)
+            }
             Err(error) if stays(&error) => {
                 if self.rules.iter().all(|left| left.id != id) {
                     let (rule, words) = (rule.clone(), error.to_string());
@@ -75,8 +100,28 @@ impl Leftovers {
 
     /// The rules that match what this gate does lead to this adjacency.
     pub(super) fn lead(&mut self, gate: &FlowRule, adjacency: Adjacency) {
-        let gates = self.rules.iter_mut().filter(|left| left.matches(gate));
-        gates.for_each(|left| left.way = Some(adjacency));
+        let left = self.rules.iter_mut().map(|left| (&left.rule, &mut left.way));
+        let leaving = self.leaving.iter_mut().map(|leaving| (&leaving.rule, &mut leaving.way));
+        let gates = left.chain(leaving).filter(|(rule, _)| matches(rule, gate));
+        gates.for_each(|(_, way)| *way = Some(adjacency));
+    }
+
+    /// Takes in which of the rules whose removal was under way the device does not let go.
+    fn hear<B: BackEnd>(&mut self, back_end: &mut B) -> Vec<(FlowRule, FlowError)> {
+        let mut refused = Vec::new();
+        for Leaving { id, rule, way } in std::mem::take(&mut self.leaving) {
+            match back_end.removal(id) {
+                Removal::Done => {}
+                Removal::UnderWay => self.leaving.push(Leaving { id, rule, way }),
+                Removal::Refused(error) => {
+                    let words = error.to_string();
+                    refused.push((rule.clone(), error));
+                    self.rules.push(Leftover { id, rule, refusals: 1, not_before_ns: 0, way, words });
+                    self.kept += 1;
+                }
+            }
+        }
+        refused
     }
 
     /// Asks again for the rules whose turn it is, or for all.
@@ -87,7 +132,7 @@ impl Leftovers {
                 return true;
             }
             asked += 1;
-            let Some(error) = back_end.destroy(left.id).err().filter(stays) else { return false };
+            let Some(error) = stays_again(back_end, left.id) else { return false };
             left.words = error.to_string();
             left.refusals = left.refusals.saturating_add(1);
             if left.refusals >= REFUSALS {
@@ -108,10 +153,10 @@ impl Leftovers {
     ) -> Result<(), FlowError> {
         let mut refused = None;
         self.rules.retain(|left| {
-            if !left.matches(rule) {
+            if !matches(&left.rule, rule) {
                 return true;
             }
-            let error = back_end.destroy(left.id).err().filter(stays);
+            let error = stays_again(back_end, left.id);
             let is_left = error.is_some();
             refused = refused.take().or(error);
             is_left
@@ -127,9 +172,28 @@ impl Leftovers {
 }
 
 impl RuleStore {
-    /// Asks again for the rules that the back end did not let go: those whose turn it is, or all.
+    /// Takes in what the device did not let go, and asks again for that: for the rules whose turn it is, or for all.
     pub fn ask_again<B: BackEnd>(&mut self, back_end: &mut B, all: bool) {
+        for (rule, error) in self.leftovers.hear(back_end) {
+            // Which of the two packets meet nobody can tell.
+            let beside = self.find(hash_of(&rule), &rule).and_then(|number| self.rules.at_mut(number));
+            if let Some(shared) = beside {
+                shared.state = RuleState::Failed(error);
+                self.changes += 1;
+                self.has_failed = true;
+            }
+        }
         self.leftovers.ask(back_end, self.pace.now_ns, all);
+    }
+
+    /// Rules that the back end was asked to let go, so far.
+    pub fn removals(&self) -> u64 {
+        self.leftovers.asked
+    }
+
+    /// Rules whose removal is under way.
+    pub fn leaving(&self) -> usize {
+        self.leftovers.leaving.len()
     }
 
     /// The rules that the back end does not let go: how many, and its words for one of them.

@@ -149,6 +149,7 @@ impl FlowQueue {
     fn keep(&mut self, id: RuleId, words: &str) {
         let Some(rule) = self.rules.get_mut(&id) else { return };
         rule.refusals += 1;
+        words.clone_into(&mut rule.words);
         if rule.refusals < REFUSALS {
             let group = rule.group;
             return self.backlog.destroy_again(id, group);

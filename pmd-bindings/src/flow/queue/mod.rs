@@ -18,7 +18,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use dpdk_sys as sys;
-use rules::{BackEnd, Cause, FlowError, FlowRule, InnerTuple, Meter, RuleId, Usage, Where};
+use rules::{BackEnd, Cause, FlowError, FlowRule, InnerTuple, Meter, Removal, RuleId, Usage, Where};
 
 use super::backlog::Backlog;
 use super::encap_hash;
@@ -48,8 +48,9 @@ struct Rule {
     state: State,
     /// Nobody wants it any more: it is removed as soon as its turn comes.
     unwanted: bool,
-    /// Removals that came to nothing.
+    /// Removals that came to nothing, and why the last one did.
     refusals: u32,
+    words: String,
     group: u32,
     table: TableNumber,
     counter: Counter,
@@ -228,7 +229,10 @@ impl BackEnd for FlowQueue {
         self.tables.occupy(table);
         meter.into_iter().for_each(|meter| self.marks.enter(meter, id));
         let (group, counter) = (rule.attr.group, Counter::of(rule, &[]));
-        self.rules.insert(id, Rule { state, unwanted: false, refusals: 0, group, table, counter, meter });
+        self.rules.insert(
+            id,
+            Rule { state, unwanted: false, refusals: 0, words: String::new(), group, table, counter, meter },
+        );
         Ok(id)
     }
 
@@ -263,6 +267,16 @@ impl BackEnd for FlowQueue {
         let group = known.group;
         self.backlog.destroy(rule, group);
         Ok(usage)
+    }
+
+    fn removal(&mut self, rule: RuleId) -> Removal {
+        match self.rules.get(&rule).filter(|rule| rule.unwanted) {
+            None => Removal::Done,
+            Some(Rule { refusals: 0, .. }) => Removal::UnderWay,
+            Some(Rule { words, .. }) => {
+                Removal::Refused(FlowError::new(Cause::Other(libc::EIO), Where::Handle, words.clone()))
+            }
+        }
     }
 
     fn query(&mut self, rule: RuleId) -> Result<Usage, FlowError> {

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use pipelines::offload::manager::FlowSample;
 use pipelines::offload::translate::FlowSelector;
 use pmd::{FlowDevice, PortId, StartedPort};
-use rules::{BackEnd, Cause, FlowError, FlowRule, Guard, InnerTuple, Meter, RuleId, Usage, Where};
+use rules::{BackEnd, Cause, FlowError, FlowRule, Guard, InnerTuple, Meter, Removal, RuleId, Usage, Where};
 
 use super::Simulated;
 use crate::capabilities;
@@ -141,6 +141,10 @@ impl BackEnd for Holder {
 
     fn destroy(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
         self.back_end().destroy(rule)
+    }
+
+    fn removal(&mut self, rule: RuleId) -> Removal {
+        self.back_end().removal(rule)
     }
 
     fn query(&mut self, rule: RuleId) -> Result<Usage, FlowError> {

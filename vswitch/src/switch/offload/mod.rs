@@ -150,6 +150,15 @@ impl OffloadControl {
         }
     }
 
+    /// As [`follow`](Self::follow), for a change that is acknowledged then: what it forbids is not in hardware any more.
+    pub fn follow_at_once(&mut self, pool: &Pool, snapshot: &Snapshot) {
+        let before = self.manager.removals();
+        self.follow(pool, snapshot);
+        if let Some(device) = self.holder.as_mut().filter(|_| self.manager.removals() != before) {
+            self.manager.await_removals(device);
+        }
+    }
+
     /// One turn.
     ///
     /// # Errors
