@@ -179,7 +179,7 @@ impl<P: PacketBuf> Overlay<P> {
         let row = snapshot.ports.get(usize::from(port)).copied().unwrap_or_default();
         let tables = ReadTables { fragments: &self.fragments, nft: &self.nft };
         let tunnels = matches!(row.role, PortRole::Uplink(_));
-        let roce = match row.role {
+        let mut roce = match row.role {
             PortRole::Uplink(index) => from_wire(&cx, burst, index, row, tables, sink, watch),
             PortRole::Punt(index) => from_host(&cx, burst, index, sink),
             PortRole::Unbound | PortRole::Vnic(_) | PortRole::Trunk(_) => {
@@ -195,11 +195,12 @@ impl<P: PacketBuf> Overlay<P> {
         watch.lap(Stage::Lookup, n);
         if misses != 0 {
             let tables = SlowTables { nft: &mut self.nft, limits: &mut self.limits, connections };
-            slow_path::run(&cx, burst, tables, misses, false);
+            roce.opening = slow_path::run(&cx, burst, tables, misses, false);
             watch.lap(Stage::SlowPath, misses.count_ones());
         }
         if roce != RoceMasks::default() {
-            let tables = RoceTables { rcft: &mut self.rcft, said: &mut self.said, nft: &self.nft };
+            let (rcft, said, nft) = (&mut self.rcft, &mut self.said, &mut self.nft);
+            let tables = RoceTables { rcft, said, nft, connections };
             let direction = if tunnels { Direction::In } else { Direction::Out };
             rcft::run(&cx, burst, tables, direction, roce, sink);
             watch.lap(Stage::Rcft, n);
@@ -268,7 +269,11 @@ impl<P: PacketBuf> Overlay<P> {
         let misses = lookup::run(&cx, burst, &self.nft, connections, true);
         if misses != 0 {
             let tables = SlowTables { nft: &mut self.nft, limits: &mut self.limits, connections };
-            slow_path::run(&cx, burst, tables, misses, true);
+            let opening = slow_path::run(&cx, burst, tables, misses, true);
+            if opening != 0 {
+                // The RCFT has admitted them before they waited.
+                security::open(&cx, burst, &mut self.nft, connections, opening);
+            }
         }
         forward::run(&cx, burst, &mut self.nft, &mut self.limits, sink);
         n == MAX_BURST

@@ -1,11 +1,12 @@
 //! By what a connection is known: a vNIC, its own address and its peer's, the protocol, and the ports as the vNIC has them.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::{L3, icmp, icmpv6, protocol};
 
 use crate::flow_key::{FlowAddresses, FlowKey, FlowPorts};
 use crate::snapshot::ip_key;
+use crate::stage::key::{CLASS_CNP, is_reliable};
 
 /// What the life of a connection depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +15,11 @@ pub enum Kind {
     Tcp,
     /// Pairs of requests and replies of ICMP and ICMPv6.
     Icmp,
-    /// All that a vNIC's queue pairs have with one peer (RoCEv2).
-    Rdma,
+    /// All queue pairs that a vNIC has with one peer, of those that the RCFT admits, and congestion notifications: it lives while
+    /// the RCFT has one of them.
+    QueuePairs,
+    /// All other RoCEv2 between a vNIC's address and a peer: UC, UD, the connection manager.
+    UnreliableRdma,
     /// UDP and every other protocol.
     Other,
 }
@@ -23,12 +27,15 @@ pub enum Kind {
 /// The key of a connection. Both directions of a flow have the same for a vNIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectionKey {
-    /// Own address (two words), peer's (two), protocol, and vNIC with the own port and the peer's.
+    /// Own address (two words), peer's (two), protocol, and vNIC with the own port and the peer's. Queue pairs are a vNIC's
+    /// whatever address it sends from, as in the RCFT: their own address is the unspecified one.
     words: [u64; 6],
 }
 
 /// The protocol word of RoCEv2, which has no ports here.
 const RDMA: u64 = 1 << 8;
+/// In that word, too, for RoCEv2 of which the RCFT admits nothing.
+const UNRELIABLE: u64 = 1 << 10;
 /// In the protocol word of echo requests and replies of ICMP, whose identifiers are no type and code.
 const ECHO: u64 = 1 << 9;
 
@@ -36,13 +43,31 @@ impl ConnectionKey {
     /// Of a packet that a vNIC sends (`out`) or gets, from its key in the NFT; `None` for what is not IP.
     pub fn of(vnic: u32, key: &FlowKey, out: bool) -> Option<Self> {
         let FlowAddresses { source, destination } = key.addresses()?;
-        let rdma = key.class() != 0;
-        let (own, peer) = if out { (source, destination) } else { (destination, source) };
-        let (ports, echo) = if rdma { (FlowPorts::default(), 0) } else { ports(key) };
-        let (own_port, peer_port) =
-            if out { (ports.source, ports.destination) } else { (ports.destination, ports.source) };
-        let proto = u64::from(key.proto()) | if rdma { RDMA } else { echo };
-        Some(Self::new(vnic, [own, peer], [own_port, peer_port], proto))
+        let addresses = if out { [source, destination] } else { [destination, source] };
+        match key.class() {
+            0 => {}
+            class if is_reliable(class) || class == CLASS_CNP => {
+                return Some(Self::queue_pairs(vnic, addresses[1]));
+            }
+            _ => return Some(Self::unreliable(vnic, addresses)),
+        }
+        let (ports, echo) = ports(key);
+        let ports = if out { [ports.source, ports.destination] } else { [ports.destination, ports.source] };
+        Some(Self::new(vnic, addresses, ports, u64::from(key.proto()) | echo))
+    }
+
+    /// Of the queue pairs that a vNIC has with a peer.
+    pub fn queue_pairs(vnic: u32, peer: IpAddr) -> Self {
+        let own = match peer {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        Self::new(vnic, [own, peer], [0; 2], u64::from(protocol::UDP) | RDMA)
+    }
+
+    /// Of other RoCEv2 between a vNIC's address and its peer's.
+    pub(crate) fn unreliable(vnic: u32, addresses: [IpAddr; 2]) -> Self {
+        Self::new(vnic, addresses, [0; 2], u64::from(protocol::UDP) | RDMA | UNRELIABLE)
     }
 
     /// From addresses and ports as the vNIC has them: its own first.
@@ -62,6 +87,15 @@ impl ConnectionKey {
     /// From its words.
     pub const fn from_words(words: [u64; 6]) -> Self {
         Self { words }
+    }
+
+    /// The same as it is known now, of a process that knew all RoCEv2 between two addresses as one.
+    #[must_use]
+    pub fn renewed(self) -> Self {
+        match self.kind() {
+            Kind::QueuePairs => Self::queue_pairs(self.vnic(), self.addresses()[1]),
+            _ => self,
+        }
     }
 
     /// The same, of a vNIC that has another number in this process.
@@ -98,7 +132,8 @@ impl ConnectionKey {
     /// What its life depends on.
     pub const fn kind(&self) -> Kind {
         match self.proto() {
-            _ if self.words[4] & RDMA != 0 => Kind::Rdma,
+            _ if self.words[4] & UNRELIABLE != 0 => Kind::UnreliableRdma,
+            _ if self.words[4] & RDMA != 0 => Kind::QueuePairs,
             protocol::TCP => Kind::Tcp,
             protocol::ICMP | protocol::ICMPV6 => Kind::Icmp,
             _ => Kind::Other,

@@ -94,7 +94,7 @@ pub struct ConnectionTimes {
     pub both_ways: u32,
     /// ICMP echo and the like.
     pub icmp: u32,
-    /// Queue pairs with a peer.
+    /// RoCEv2 of which the RCFT admits nothing; and queue pairs, until it is known which of them it has.
     pub rdma: u32,
 }
 
@@ -351,6 +351,8 @@ pub struct ConnectionKeeper {
     connections: Arc<Connections>,
     keeper: Keeper<6, 16, Arc<ConnectionLedger>>,
     times: ConnectionTimes,
+    /// What the RCFT has queue pairs for was used since then.
+    held_since: Option<u32>,
 }
 
 impl ConnectionKeeper {
@@ -358,7 +360,7 @@ impl ConnectionKeeper {
     pub fn new(connections: Arc<Connections>, times: ConnectionTimes) -> Self {
         let keeper = Keeper::new(connections.ledger.clone());
         keeper.set_sync_shift(0);
-        Self { connections, keeper, times }
+        Self { connections, keeper, times, held_since: None }
     }
 
     /// The table.
@@ -371,6 +373,12 @@ impl ConnectionKeeper {
         self.times = times;
     }
 
+    /// Says since which tick all connections of queue pairs were [touched](Connections::touch) of which the RCFT has one; `None`
+    /// while that is not known. Those that were not lead nowhere, however short their silence.
+    pub fn set_held_since(&mut self, tick: Option<u32>) {
+        self.held_since = tick;
+    }
+
     /// Most connections of a vNIC, and how many new ones it may make a second (0: as many as it likes).
     pub fn set_limits(&self, vnic: u32, most: u32, new_rate: u32) {
         self.keeper.set_limits(vnic, LedgerLimits { quota: most, new_rate, reject: false });
@@ -379,18 +387,20 @@ impl ConnectionKeeper {
     /// Takes out what was idle for too long, and all connections of vNICs for which `gone` holds, among so many slots; `true`
     /// when the turn through the table was completed.
     pub fn sweep(&mut self, budget: u32, tick: u32, gone: impl Fn(u32) -> bool) -> bool {
-        let Self { connections, keeper, times } = self;
+        let Self { connections, keeper, times, held_since } = self;
         let (_, turned) = keeper.sweep(budget, |seen| {
             let key = ConnectionKey::from_words(seen.key);
             let state = connections.record(seen.slot).state;
-            let lives = state.lives(key.kind(), times);
-            let is_in_the_way = !state.is_settled() && is_crowded(connections, key.vnic());
-            let limit = if is_in_the_way { lives / 4 } else { lives };
-            let idle = match tick.wrapping_sub(seen.seen) {
-                ahead if ahead > u32::MAX / 2 => 0,
-                idle => idle,
+            let ended = match held_since.filter(|_| key.kind() == Kind::QueuePairs && !state.is_over()) {
+                Some(since) => idle(since, seen.seen) > 0,
+                None => {
+                    let lives = state.lives(key.kind(), times);
+                    let is_in_the_way = !state.is_settled() && is_crowded(connections, key.vnic());
+                    let limit = if is_in_the_way { lives / 4 } else { lives };
+                    idle(tick, seen.seen) > limit.saturating_add(1 << SEEN_SHIFT)
+                }
             };
-            let leaves = gone(key.vnic()) || idle > limit.saturating_add(1 << SEEN_SHIFT);
+            let leaves = gone(key.vnic()) || ended;
             if leaves {
                 connections.end(seen.slot);
             }
@@ -435,6 +445,14 @@ impl ConnectionKeeper {
     /// Up to `limit` connections, from slot `from` on, and where to go on (`None` at the end).
     pub fn scan(&self, from: u32, limit: usize) -> (Vec<ConnectionView>, Option<u32>) {
         self.keeper.scan(from, limit)
+    }
+}
+
+/// Ticks from the last use of a connection to another time; 0 for one that was used since.
+const fn idle(tick: u32, seen: u32) -> u32 {
+    match tick.wrapping_sub(seen) {
+        ahead if ahead > u32::MAX / 2 => 0,
+        idle => idle,
     }
 }
 

@@ -157,7 +157,7 @@ impl ConnectionState {
             (Kind::Tcp, Phase::Opening) => times.tcp_opening,
             (Kind::Tcp, Phase::Established) => times.tcp_established,
             (Kind::Icmp, _) => times.icmp,
-            (Kind::Rdma, _) => times.rdma,
+            (Kind::QueuePairs | Kind::UnreliableRdma, _) => times.rdma,
             (Kind::Other, Phase::Opening) => times.one_way,
             (Kind::Other, Phase::Established) => times.both_ways,
         }

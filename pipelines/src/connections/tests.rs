@@ -68,9 +68,19 @@ fn security_both_directions_of_a_flow_are_one_connection() {
     // Echo request and reply have the same identifier.
     assert_eq!(out(1, 0x0800 << 16 | 9, 0), back(1, 9, 0));
     assert_ne!(out(1, 0x0800 << 16 | 9, 0), back(1, 8, 0));
-    // Queue pairs: neither ports nor classes matter, and UDP is something else.
-    assert_eq!(out(17, 4791, 1), back(17, 4791, 5));
-    assert_ne!(out(17, 4791, 1), out(17, 4791, 0));
+    // Queue pairs: neither ports nor classes nor the own address matter. UD and the connection manager are something else, and so
+    // is UDP.
+    let [rc, ud, cnp, xrc, cm] = [1, 4, 5, 6, 7];
+    assert_eq!(out(17, 4791, rc), back(17, 4791, xrc));
+    assert_eq!(out(17, 4791, rc), back(17, 4791, cnp));
+    assert_eq!(out(17, 4791, ud), back(17, 4791, cm));
+    assert_eq!(out(17, 4791, rc), ConnectionKey::queue_pairs(7, B.into()));
+    let kinds = [rc, ud, 0].map(|class| out(17, 4791, class).kind());
+    assert_eq!(kinds, [Kind::QueuePairs, Kind::UnreliableRdma, Kind::Other]);
+    // As it was known before: all of it as one, under the own address.
+    let [a, b, c, d, ..] = *out(17, 4791, ud).words();
+    let before = ConnectionKey::from_words([a, b, c, d, 17 | 1 << 8, 7 << 32]);
+    assert_eq!((before.renewed(), out(17, 4791, ud).renewed()), (out(17, 4791, rc), out(17, 4791, ud)));
     let key = out(6, 1000 << 16 | 80, 0);
     assert_eq!((key.vnic(), key.ports(), key.proto()), (7, [1000, 80], 6));
     assert_eq!(key.addresses(), [IpAddr::from(A), IpAddr::from(B)]);

@@ -22,7 +22,8 @@ use crate::nft::{Bits, Nft};
 use crate::rcft::Rcft;
 use crate::snapshot::Destination;
 
-/// Reads the messages in `bits`.
+/// Reads the messages in `bits`. Returns those by which a vNIC says that it is ready for a connection that it has a place for: its
+/// peer may be the first to send.
 #[cold]
 #[inline(never)]
 pub fn run<P: PacketBuf, S: Sink<P>>(
@@ -32,7 +33,8 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     nft: &Nft,
     bits: u64,
     sink: &mut S,
-) {
+) -> u64 {
+    let mut ready = 0;
     for i in Bits(bits & burst.pending) {
         let meta = burst.metas[i];
         let Some(packet) = burst.packets[i].as_mut().filter(|_| goes_on(cx, &meta, nft)) else { continue };
@@ -78,8 +80,12 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
             if rcft.may_tell(vnic, sends, cx.now.ns) {
                 cx.events.push_message(Event::Cm { vnic, peer, sends, message }, sends);
             }
+            if sends && matches!(message, CmMessage::Rtu { .. }) && has_room(rcft, vnic) {
+                ready |= 1 << i;
+            }
         }
     }
+    ready
 }
 
 /// A vNIC of this host at one end of a message.
@@ -105,9 +111,13 @@ fn ends(cx: &Cx, meta: &Meta, addresses: FlowAddresses) -> [Option<CmEnd>; 2] {
 /// True when a vNIC has no place left, nor can have one, and wants requests answered. Where silent queue pairs would
 /// give way the request passes: the data packets that follow, which are the vNIC's own, make the room.
 fn wants_reject(rcft: &Rcft, vnic: u32) -> bool {
+    rcft.shared().ledger.limits(vnic).reject && !has_room(rcft, vnic)
+}
+
+/// True when a vNIC has a place left for a queue pair, or can have one.
+fn has_room(rcft: &Rcft, vnic: u32) -> bool {
     let ledger = &rcft.shared().ledger;
-    let limits = ledger.limits(vnic);
-    limits.reject && ledger.staying(vnic) >= limits.quota && !ledger.makes_room(vnic)
+    ledger.staying(vnic) < ledger.limits(vnic).quota || ledger.makes_room(vnic)
 }
 
 /// Sends a reject through the tunnel to the station that asked.

@@ -41,13 +41,20 @@ pub struct RoceMasks {
     pub cnp: u64,
     /// Bits of connection manager messages.
     pub cm: u64,
+    /// Bits of packets whose sender's connection opens once the RCFT has admitted their queue pairs, as the slow path says.
+    pub opening: u64,
 }
 
 impl RoceMasks {
     /// The packets of either.
     #[inline(always)]
     pub const fn with(self, more: Self) -> Self {
-        Self { reliable: self.reliable | more.reliable, cnp: self.cnp | more.cnp, cm: self.cm | more.cm }
+        Self {
+            reliable: self.reliable | more.reliable,
+            cnp: self.cnp | more.cnp,
+            cm: self.cm | more.cm,
+            opening: self.opening | more.opening,
+        }
     }
 
     #[inline(always)]

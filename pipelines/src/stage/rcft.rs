@@ -1,14 +1,15 @@
 //! rcft: admission of reliable-connection queue pairs, and what each of them does.
 //!
-//! Packets from a vNIC are admitted or refused; packets out of the tunnel are counted. Connection manager messages
-//! are in [`super::cm`].
+//! Packets from a vNIC are admitted or refused; packets out of the tunnel are counted. What is admitted here opens the way
+//! back through the vNIC's security groups. Connection manager messages are in [`super::cm`].
 
 use wire::{L3, PacketBuf, Qpn};
 
 use super::key::{CLASS_XRC, RoceMasks};
-use super::{Cx, cm};
+use super::{Cx, cm, security};
 use crate::Sink;
 use crate::burst::{Burst, MAX_BURST, Meta};
+use crate::connections::Connections;
 use crate::decide::decide;
 use crate::direction::Direction;
 use crate::event::Event;
@@ -41,7 +42,7 @@ const _: () = assert!(size_of::<RocePacket>() == 64);
 pub fn run<P: PacketBuf, S: Sink<P>>(
     cx: &Cx,
     burst: &mut Burst<P>,
-    RoceTables { rcft, said, nft }: RoceTables<'_>,
+    RoceTables { rcft, said, nft, connections }: RoceTables<'_>,
     direction: Direction,
     roce: RoceMasks,
     sink: &mut S,
@@ -69,6 +70,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         let probe = &mut said.packets[i].probe;
         probe.slot = rcft.prefetch_line(direction, probe.hash);
     }
+    let mut opened = 0;
     for i in Bits(readable & roce.reliable) {
         let RocePacket { probe, facts } = &said.packets[i];
         let meta = &burst.metas[i];
@@ -85,13 +87,19 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         let outcome = rcft.sent_if(meta.vnic, probe, facts, cx.now, goes_on);
         if outcome != QpOutcome::Pass {
             changed(cx, burst, i, Admission { outcome, key: probe.key }, rcft);
+            opened |= 1 << i;
         }
     }
     for i in Bits(readable & roce.cnp) {
         rcft.notified(direction, &said.packets[i].probe);
     }
     if roce.cm & burst.pending != 0 {
-        cm::run(cx, burst, rcft, nft, roce.cm, sink);
+        opened |= cm::run(cx, burst, rcft, nft, roce.cm, sink);
+    }
+    // What was refused is pending no more.
+    let opening = (roce.opening & readable & roce.reliable | opened) & burst.pending;
+    if opening != 0 && !cx.snapshot.security.is_off() {
+        security::open(cx, burst, nft, connections, opening);
     }
 }
 
@@ -102,7 +110,9 @@ pub struct RoceTables<'a> {
     /// Room for what they say.
     pub said: &'a mut RoceBurst,
     /// Their flows.
-    pub nft: &'a Nft,
+    pub nft: &'a mut Nft,
+    /// The connections of security groups.
+    pub connections: &'a Connections,
 }
 
 /// True when the packet is not about to be dropped: only then does it matter to whom it is.

@@ -5,6 +5,7 @@
 //! connection: TCP ends both at once.
 
 mod errors;
+mod queue_pairs;
 
 use std::net::IpAddr;
 
@@ -12,6 +13,8 @@ use wire::roce::Bth;
 use wire::roce::opcode::{Operation, OperationKind};
 use wire::tcp::flags;
 use wire::{MacAddr, View, icmp, icmpv6, protocol};
+
+pub(crate) use queue_pairs::open;
 
 use super::Cx;
 use super::neighbour::is_neighbour_protocol;
@@ -95,9 +98,15 @@ pub(crate) fn keep_alive(
     }
 }
 
-/// A vNIC has something to do with queue pairs of a peer while it sends to them itself.
+/// What comes for a vNIC keeps no RoCEv2 alive; nor, for queue pairs, does what it sends, which the RCFT may refuse: control knows
+/// which of them that has ([`open`]).
 fn touch(connections: &Connections, key: &ConnectionKey, slot: u32, out: bool, tick: u32) {
-    if out || key.kind() != Kind::Rdma {
+    let keeps_alive = match key.kind() {
+        Kind::QueuePairs => false,
+        Kind::UnreliableRdma => out,
+        Kind::Tcp | Kind::Icmp | Kind::Other => true,
+    };
+    if keeps_alive {
         connections.touch(slot, tick);
     }
 }
@@ -169,10 +178,12 @@ pub(super) struct Judgement {
     pub watch: Watch,
     /// The next packet of the flow need not be judged.
     pub lasts: bool,
+    /// The sender's connection is [opened](open) once the RCFT has admitted the packet's queue pair.
+    pub opens: bool,
 }
 
 impl Judgement {
-    const PASSES: Self = Self { refused: None, watch: Watch::NONE, lasts: true };
+    const PASSES: Self = Self { refused: None, watch: Watch::NONE, lasts: true, opens: false };
 
     /// The decision with what is said of it.
     pub fn applied(self, snapshot: &Snapshot, meta: &Meta, mut action: FlowAction) -> FlowAction {
@@ -224,7 +235,8 @@ pub(super) fn judge(
             end.judge()
         };
         let watch = if one.watch.is_none() { all.watch } else { one.watch };
-        all = Judgement { refused: one.refused, watch, lasts: all.lasts && one.lasts };
+        let (lasts, opens) = (all.lasts && one.lasts, all.opens || one.opens);
+        all = Judgement { refused: one.refused, watch, lasts, opens };
         if all.refused.is_some() {
             break;
         }
@@ -357,7 +369,7 @@ impl End<'_> {
 
     fn refused(&self, watch: Watch, lasts: bool) -> Judgement {
         let reason = if self.out { DropReason::SECURITY_OUT } else { DropReason::SECURITY_IN };
-        Judgement { refused: Some(reason), watch, lasts }
+        Judgement { refused: Some(reason), watch, lasts, opens: false }
     }
 
     /// What has no connection.
@@ -373,8 +385,14 @@ impl End<'_> {
         // Never by an answer: whoever sends one may make it up, and rules let nobody begin that way.
         let is_under_way = self.is_tcp() && self.connections.picks_up(self.vnic, self.cx.now.tick);
         if !((self.opens() || is_under_way) && self.allows(self.out, None)) {
+            if self.notifies_of_congestion() {
+                return Judgement { lasts: false, ..Judgement::PASSES };
+            }
             // Of queue pairs, requests and answers are one flow.
             return self.refused(refusal, self.meta.key.class() == 0);
+        }
+        if self.waits_for_its_queue_pair() {
+            return self.opens_later();
         }
         let state = self.opened();
         if self.tcp_flags() & flags::RST != 0 {
@@ -385,7 +403,8 @@ impl End<'_> {
             Made::In(watch) => self.rests_on(watch, state),
             Made::Leaving => Judgement { lasts: false, ..Judgement::PASSES },
             Made::Refused => {
-                Judgement { refused: Some(DropReason::CONNECTION_LIMIT), watch: Watch::NONE, lasts: false }
+                let refused = Some(DropReason::CONNECTION_LIMIT);
+                Judgement { refused, lasts: false, ..Judgement::PASSES }
             }
         }
     }
@@ -398,7 +417,7 @@ impl End<'_> {
     }
 
     fn rests_on(&self, watch: Watch, state: ConnectionState) -> Judgement {
-        Judgement { refused: None, watch, lasts: !self.is_tcp() || state.is_settled() }
+        Judgement { watch, lasts: !self.is_tcp() || state.is_settled(), ..Judgement::PASSES }
     }
 
     /// A packet of a connection that is known; `None` when another worker has changed that meanwhile.
@@ -424,6 +443,9 @@ impl End<'_> {
             }
             if !is_over {
                 return Some(Judgement { lasts: false, ..Judgement::PASSES });
+            }
+            if self.waits_for_its_queue_pair() {
+                return Some(self.opens_later());
             }
             let state = self.opened();
             let anew = Record { state, epoch: self.cx.snapshot.security.epoch };

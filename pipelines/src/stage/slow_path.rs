@@ -29,13 +29,21 @@ pub struct SlowTables<'a> {
 
 /// Resolves the packets in `misses`; drops those for which there is no budget. Afterwards each pending packet has
 /// its own flow's entry, or none where the table is too small to hold them all: such a packet is decided alone.
-/// `waited`: they have been here before, and wait no more.
+/// `waited`: they have been here before, and wait no more. Returns the bits of packets whose connection [opens](security::open) once the
+/// RCFT has admitted their queue pairs.
 #[cold]
 #[inline(never)]
-pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, tables: SlowTables, misses: u64, waited: bool) {
+pub fn run<P: PacketBuf>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    tables: SlowTables,
+    misses: u64,
+    waited: bool,
+) -> u64 {
     let SlowTables { nft, limits, connections } = tables;
     let mut budget = cx.snapshot.settings.miss_budget;
     let mut copies = Copies::default();
+    let mut opening = 0;
     limits.set_rate(cx.snapshot.settings.miss_rate);
     if !cx.snapshot.security.is_off() {
         security::prefetch(cx, burst, connections, misses, budget);
@@ -44,9 +52,12 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, tables: SlowTables, miss
         let head = burst.packets[i].as_ref().map_or(&[][..], P::head);
         let tables = SlowTables { nft, limits, connections };
         let resolved = one(cx, &mut burst.metas[i], head, tables, &mut budget);
-        let admitted = resolved.and_then(|verdict| match verdict {
-            FlowVerdict::Flood if !waited => copies.admit(cx, &burst.metas[i], limits),
-            _ => Ok(()),
+        let admitted = resolved.and_then(|Resolved { verdict, opens }| {
+            opening |= u64::from(opens) << i;
+            match verdict {
+                FlowVerdict::Flood if !waited => copies.admit(cx, &burst.metas[i], limits),
+                _ => Ok(()),
+            }
         });
         if let Err(reason) = admitted {
             burst.drop(i, reason, cx.counters);
@@ -63,6 +74,14 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, tables: SlowTables, miss
             }
         }
     }
+    opening & burst.pending
+}
+
+/// What became of a packet that gets on.
+struct Resolved {
+    verdict: FlowVerdict,
+    /// As [`security::Judgement::opens`].
+    opens: bool,
 }
 
 /// Finds, renews or makes the entry of a packet.
@@ -72,7 +91,7 @@ fn one(
     head: &[u8],
     tables: SlowTables,
     budget: &mut u32,
-) -> Result<FlowVerdict, DropReason> {
+) -> Result<Resolved, DropReason> {
     let SlowTables { nft, limits, connections } = tables;
     let source = reverse_path::of_packet(cx.snapshot, meta).ok_or(DropReason::INNER_SOURCE)?;
     // An earlier packet of the same burst may have installed the flow.
@@ -82,7 +101,7 @@ fn one(
         let current = entry.action.generation == cx.snapshot.generation(entry.action.cell);
         if current && entry.action.source == source && cx.snapshot.security.is_off() {
             cx.counters.nft_hits.add(1);
-            return Ok(entry.action.verdict);
+            return Ok(Resolved { verdict: entry.action.verdict, opens: false });
         }
         // A flow that is known already costs no more than the burst is long, and no source can cause it: a
         // change of configuration must not cost it packets.
@@ -93,20 +112,20 @@ fn one(
         if caused && !limits.admit(meta.key.scope(), cx.now.ns) {
             return Err(DropReason::MISS_LIMIT);
         }
-        let Decision { action, watch, .. } = decide(cx, meta, head, source, connections);
+        let Decision { action, watch, opens, .. } = decide(cx, meta, head, source, connections);
         // One that is decided for each packet, and still the same.
         let is_same = action == entry.action;
         let counter = if is_same { &cx.counters.nft_hits } else { &cx.counters.nft_stale };
         counter.add(1);
         entry.action = action;
         entry.set_watch(watch);
-        return Ok(action.verdict);
+        return Ok(Resolved { verdict: action.verdict, opens });
     }
     if *budget == 0 || !limits.admit(meta.key.scope(), cx.now.ns) {
         return Err(DropReason::MISS_LIMIT);
     }
     *budget -= 1;
-    let Decision { action, watch, refused } = decide(cx, meta, head, source, connections);
+    let Decision { action, watch, refused, opens } = decide(cx, meta, head, source, connections);
     cx.counters.nft_misses.add(1);
     if meta.direction() == Direction::Out {
         cx.counters.vnic(meta.vnic as usize).nft_misses.add(1);
@@ -118,7 +137,7 @@ fn one(
         (None, Some(reason)) => return Err(reason),
         (None, None) => {}
     }
-    Ok(action.verdict)
+    Ok(Resolved { verdict: action.verdict, opens })
 }
 
 /// What becomes of a flow, and what that rests on.
@@ -127,16 +146,18 @@ struct Decision {
     watch: Watch,
     /// Why security groups refuse it.
     refused: Option<DropReason>,
+    /// As [`security::Judgement::opens`].
+    opens: bool,
 }
 
 fn decide(cx: &Cx, meta: &Meta, head: &[u8], source: SourceVtep, connections: &Connections) -> Decision {
     let action = decide_from(cx.snapshot, &meta.key, source);
     if cx.snapshot.security.is_off() {
-        return Decision { action, watch: Watch::NONE, refused: None };
+        return Decision { action, watch: Watch::NONE, refused: None, opens: false };
     }
     let judged = security::judge(cx, connections, meta, head, &action);
     let action = judged.applied(cx.snapshot, meta, action);
-    Decision { action, watch: judged.watch, refused: judged.refused }
+    Decision { action, watch: judged.watch, refused: judged.refused, opens: judged.opens }
 }
 
 /// Copies of flooded packets that a burst has made.

@@ -189,8 +189,8 @@ proptest! {
             bound(&mut sum, 0, *index);
             let (taken, roce) = sum.run(&world.snapshot, read);
             each_taken |= taken << i;
-            let RoceMasks { reliable, cnp, cm } = roce;
-            each_roce = each_roce.with(RoceMasks { reliable: reliable << i, cnp: cnp << i, cm: cm << i });
+            let RoceMasks { reliable, cnp, cm, opening } = roce;
+            each_roce = each_roce.with(RoceMasks { reliable: reliable << i, cnp: cnp << i, cm: cm << i, opening: opening << i });
             if taken != 0 {
                 let (one, among) = (&sum.burst.metas[0], &many.burst.metas[i]);
                 let all = |meta: &Meta| (meta.key, meta.hash, meta.headers, meta.vnic, meta.vpc, meta.entropy_port);

@@ -22,6 +22,7 @@ mod routing_targets;
 mod security;
 mod security_errors;
 mod security_model;
+mod security_queue_pairs;
 mod services;
 mod sources;
 mod state;

@@ -103,7 +103,8 @@ fn in_all(switch: &Switch) -> u64 {
 
 fn protocol_name(key: &ConnectionKey) -> String {
     match (key.kind(), key.proto()) {
-        (Kind::Rdma, _) => "rdma".into(),
+        (Kind::QueuePairs, _) => "rdma".into(),
+        (Kind::UnreliableRdma, _) => "rdma-unreliable".into(),
         (_, protocol::TCP) => "tcp".into(),
         (_, protocol::UDP) => "udp".into(),
         (_, protocol::SCTP) => "sctp".into(),

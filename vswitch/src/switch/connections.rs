@@ -142,8 +142,9 @@ impl ConnectionControl {
         self.keeper.connections().ledger().count(vnic)
     }
 
-    /// One turn, every [`super::TEND_EVERY_MS`].
-    pub fn tend(&mut self, snapshot: &Snapshot, now: Now) {
+    /// One turn, every [`super::TEND_EVERY_MS`]. `held_since`: as [`RcftControl::held_since`](super::rcft::RcftControl::held_since).
+    pub fn tend(&mut self, snapshot: &Snapshot, now: Now, held_since: Option<u32>) {
+        self.keeper.set_held_since(held_since);
         let slots = self.keeper.connections().ledger().slots() as u32;
         let is_gone = |vnic: u32| snapshot.vnic(vnic).is_none();
         let budget = (slots / TURNS).max(MIN_SLICE);

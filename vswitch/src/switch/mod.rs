@@ -189,7 +189,7 @@ impl Switch {
         let pool = Pool::start(&eal, &spec, topology.snapshot())?;
         let workers = pool.workers.iter().map(|worker| (worker.core, worker.stats.clone()));
         let watchdog = Watchdog::start(workers, pool.divider.turns()).map_err(SwitchError::Watchdog)?;
-        let rcft = rcft::RcftControl::new(pool.rcft.clone(), state);
+        let rcft = rcft::RcftControl::new(pool.rcft.clone(), pool.connections.clone(), state);
         let connections = connections::ConnectionControl::new(pool.connections.clone(), config);
         let qos = qos::QosControl::new(pool.tree.clone());
         let offload = offload::OffloadControl::new(config);

@@ -188,7 +188,8 @@ impl Switch {
         };
         let opened = vnics.map(opened).fold(0, u64::wrapping_add);
         self.rcft.tend(snapshot, self.pool.now(), opened, &mut self.events);
-        self.connections.tend(snapshot, self.pool.now());
+        let held_since = self.rcft.held_since(self.pool.now());
+        self.connections.tend(snapshot, self.pool.now(), held_since);
         let released = self.rcft.released(self.topology.held());
         for index in released.into_iter().filter(|&index| self.connections.in_use(index) == 0) {
             self.topology.let_go(index);

@@ -7,7 +7,7 @@ use crate::connections::{ConnectionKey, Found, Phase, Record};
 use crate::direction::Direction;
 use crate::flow_key::{FlowKey, FlowPorts};
 use crate::reverse_path::{ErrorSender, may_report};
-use crate::stage::key::CLASS_OTHER;
+use crate::stage::key::{CLASS_OTHER, CLASS_RC};
 
 impl End<'_> {
     /// True for an ICMP error about a packet of a connection (RFC 5508 section 4.2 asks the same of a NAT), to who sent that
@@ -18,20 +18,27 @@ impl End<'_> {
             return false;
         }
         let is_rdma = headers.proto == protocol::UDP && headers.dport == self.cx.snapshot.settings.rdma_port;
-        let class = if is_rdma { CLASS_OTHER } else { 0 };
-        let ports = FlowPorts { source: headers.sport, destination: headers.dport };
-        let key = FlowKey::build(self.head, &headers, self.meta.key.scope(), ports, class, true);
+        // Of RoCEv2 a quotation may end before it says which connection it is of: of either.
+        let classes: &[_] = if is_rdma { &[CLASS_RC, CLASS_OTHER] } else { &[0] };
+        classes.iter().any(|&class| {
+            let ports = FlowPorts { source: headers.sport, destination: headers.dport };
+            self.is_about(&FlowKey::build(self.head, &headers, self.meta.key.scope(), ports, class, true))
+        })
+    }
+
+    /// True for an error about a flow, by its key, that has a connection.
+    fn is_about(&self, key: &FlowKey) -> bool {
         let is_to_its_sender = self.meta.key.addresses().zip(key.addresses());
         let is_to_its_sender =
             is_to_its_sender.is_some_and(|(error, quoted)| error.destination == quoted.source);
-        let known = ConnectionKey::of(self.vnic, &key, !self.out).and_then(|key| self.connections.find(&key));
+        let known = ConnectionKey::of(self.vnic, key, !self.out).and_then(|key| self.connections.find(&key));
         let Some(Found { record: Record { state, epoch }, .. }) = known.filter(|_| is_to_its_sender) else {
             return false;
         };
         // One that no packet of its own was held against the newest rules for is held against them here.
         let stands = epoch == self.cx.snapshot.security.epoch
-            || self.allows_flow(&key, !self.out, state.is_out(), Some(state.note()));
-        stands && state.phase() != Phase::Reset && (self.out || self.comes_from_the_way(&key))
+            || self.allows_flow(key, !self.out, state.is_out(), Some(state.note()));
+        stands && state.phase() != Phase::Reset && (self.out || self.comes_from_the_way(key))
     }
 
     /// True when the sender of this ICMP error is the peer of the flow that it quotes, or may be a router on the way there.

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use pipelines::Direction;
+use pipelines::connections::Connections;
+use pipelines::ledger::LedgerParams;
 use pipelines::qos::{Class, NodeId, NodeLimits, Tree, TreeSize};
 use pipelines::rcft::{LedgerLimits, RcftParams, RcftShared};
 use proptest::prelude::*;
@@ -99,11 +101,13 @@ struct Lab {
 impl Lab {
     fn new() -> Self {
         let rcft = RcftShared::new(RcftParams { entries: 4096, vnics: 64, workers: 1, seed: 7 }, &|_, _| {});
+        let ways = LedgerParams { entries: 64, vnics: 64, workers: 1, seed: 7 };
+        let ways = Arc::new(Connections::new(&ways, &|_, _| {}));
         Self {
             topology: Topology::new(64),
             neighbours: Neighbours::default(),
             qos: QosControl::new(Arc::new(Tree::new(TreeSize { tenants: 16, vnics: 64 }, &|_, _| {}))),
-            rcft: RcftControl::new(rcft, None),
+            rcft: RcftControl::new(rcft, ways, None),
             config: Config::default(),
         }
     }

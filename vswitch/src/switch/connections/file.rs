@@ -68,7 +68,7 @@ impl KeptConnection {
         }
         let [a, b, c, d, proto, both, vnic, sum] = words;
         let is_whole = check(&[a, b, c, d, proto, both, vnic]) == sum;
-        let key = ConnectionKey::from_words([a, b, c, d, proto, both >> 32]);
+        let key = ConnectionKey::from_words([a, b, c, d, proto, both >> 32]).renewed();
         let state = ConnectionState::from_bits(both as u32);
         (is_whole && !state.is_over()).then_some(Self { vnic, key, state })
     }

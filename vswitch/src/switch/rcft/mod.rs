@@ -9,6 +9,7 @@
 //! only given back. Depends on no port and no DPDK, so that it tests without.
 
 pub mod connections;
+mod held;
 mod purge;
 pub mod refusals;
 pub mod saved;
@@ -36,6 +37,7 @@ use super::events::EventLog;
 use super::kept::name_of;
 use crate::config::{Config, RcftConfig, Refuse, VnicConfig};
 use connections::Connections;
+use held::Held;
 use purge::Purge;
 use saved::Saved;
 use silent::Silent;
@@ -70,6 +72,7 @@ pub struct RcftControl {
     connections: Connections,
     purge: Purge,
     silent: Silent,
+    held: Held,
     /// vNICs of which it was said that their quota is reached.
     full: HashSet<u32>,
     /// When a refusal of a vNIC was logged last.
@@ -141,8 +144,13 @@ fn limits_of(given: &VnicConfig, rcft: &RcftConfig, quota: Option<u32>) -> Ledge
 }
 
 impl RcftControl {
-    /// Control of the tables that workers share; the file of admitted queue pairs is beside `state`.
-    pub fn new(shared: Arc<RcftShared>, state: Option<&std::path::Path>) -> Self {
+    /// Control of the tables that workers share, `ways` being the connections of security groups; the file of admitted queue pairs
+    /// is beside `state`.
+    pub fn new(
+        shared: Arc<RcftShared>,
+        ways: Arc<pipelines::connections::Connections>,
+        state: Option<&std::path::Path>,
+    ) -> Self {
         let path = state.map(saved::path_beside);
         let pending = path.as_deref().and_then(|path| match saved::read(path) {
             Ok(saved) => Some(saved),
@@ -165,6 +173,7 @@ impl RcftControl {
             connections: Connections::default(),
             purge: Purge::default(),
             silent: Silent::default(),
+            held: Held::new(ways),
             full: HashSet::new(),
             logged: HashMap::new(),
             looked: 0,
@@ -363,6 +372,12 @@ impl RcftControl {
         self.save_in_turns(snapshot, now.tick, opened);
     }
 
+    /// Since which tick every connection of security groups was used whose vNIC has a queue pair with its peer; `None` while that
+    /// is not known, and while queue pairs of before a restart may come back.
+    pub fn held_since(&self, now: Now) -> Option<u32> {
+        self.held.since().filter(|_| now.tick > self.times.restart_grace)
+    }
+
     /// True while something is on its way out: then [`advance`](Self::advance) wants to be called more often.
     pub fn is_busy(&self) -> bool {
         self.keeper.is_busy() || self.purge.is_under_way() || self.silent.is_under_way()
@@ -390,28 +405,38 @@ impl RcftControl {
         if self.purge.is_under_way() {
             return self.go_on_purging(purge::PATIENCE, snapshot, now, events);
         }
-        let Self { keeper, shared, purge, times, silent, limits, .. } = self;
+        let Self { keeper, shared, purge, times, silent, held, limits, .. } = self;
         let slice = (shared.config().entries / TURNS + 1).max(MIN_SLICE);
         let (_, turned) = keeper.sweep(slice, |seen| {
             let leaves = leaves(seen, snapshot, now, shared, purge, times);
             if !leaves {
                 silent.pass(seen, now.tick);
+                held.pass(seen, snapshot, now.tick);
             }
             leaves
         });
         if turned {
+            held.turned(now.tick);
             silent.turned(keeper, limits.keys().copied());
         }
     }
 
     /// Takes out what must leave at once, for so long, and at least a slice; says at the end what it was.
     fn go_on_purging(&mut self, patience: Duration, snapshot: &Snapshot, now: Now, events: &mut EventLog) {
-        let Self { keeper, shared, purge, times, .. } = self;
+        let Self { keeper, shared, purge, times, held, .. } = self;
         let began = std::time::Instant::now();
         loop {
-            let (_, turned) =
-                keeper.sweep(purge::SLICE, |seen| leaves(seen, snapshot, now, shared, purge, times));
+            let (_, turned) = keeper.sweep(purge::SLICE, |seen| {
+                let leaves = leaves(seen, snapshot, now, shared, purge, times);
+                if !leaves {
+                    held.pass(seen, snapshot, now.tick);
+                }
+                leaves
+            });
             purge.swept(turned);
+            if turned {
+                held.turned(now.tick);
+            }
             // The end is told however late the last slice was: nobody comes back to a purge that is over.
             if !purge.is_under_way() {
                 break;

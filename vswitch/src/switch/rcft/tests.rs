@@ -1,5 +1,6 @@
 //! Control of queue pairs against a worker's own table and a topology, without DPDK. Time is what the test says.
 
+mod held;
 mod leaving;
 mod repair;
 mod wraps;
@@ -72,7 +73,7 @@ impl World {
     fn with_state(rcft: &str, one: &str, state: Option<&std::path::Path>, entries: u32) -> Self {
         let shared = RcftShared::new(RcftParams { entries, vnics: 64, workers: 1, seed: 7 }, &|_, _| {});
         let mut world = Self {
-            control: RcftControl::new(shared.clone(), state),
+            control: RcftControl::new(shared.clone(), held::ways(), state),
             worker: Rcft::new(shared.clone(), 0, &|_, _| {}),
             shared,
             topology: Topology::new(256),
