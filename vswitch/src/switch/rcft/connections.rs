@@ -17,7 +17,7 @@ const REMEMBERED: usize = 1024;
 const OF_ALL: usize = 1 << 18;
 const FEW: usize = 16;
 
-/// A station and the communication id that it, or the vNIC toward it, chose.
+/// A station and the communication id that it, or the vNIC toward it, chose; or the number of a queue pair of it.
 type Id = (IpAddr, u32);
 
 /// A connection that both ends have spoken of.
@@ -53,6 +53,8 @@ struct VnicConnections {
     sent: Recent<Qpn>,
     /// Connections, by the peer's id.
     known: Recent<Connection>,
+    /// By the number of the peer's queue pair, the peer's id of the newest connection that has it, which may have ended since.
+    holders: Recent<u32>,
 }
 
 impl Connections {
@@ -60,10 +62,11 @@ impl Connections {
     /// its connection to that.
     pub fn observe(&mut self, vnic: u32, peer: IpAddr, sends: bool, message: &CmMessage) -> Option<Qpn> {
         if let (true, CmMessage::Dreq { local_comm_id, remote_comm_id, remote_qpn }) = (sends, message) {
-            // The owner says so itself, and it names the queue pair: nothing needs to be known of the connection.
-            let table = self.vnics.get_mut(&vnic);
-            self.ended = table.and_then(|table| table.forget((peer, *remote_comm_id), *local_comm_id));
-            return Some(*remote_qpn);
+            // The owner says so itself, and it names the queue pair: nothing needs to be known of the connection. But the peer may
+            // have given the number to another one since, when this is an old message that is sent again.
+            let Some(table) = self.vnics.get_mut(&vnic) else { return Some(*remote_qpn) };
+            self.ended = table.forget((peer, *remote_comm_id), *local_comm_id);
+            return table.unless_held(peer, *remote_qpn);
         }
         if !matches!(message, CmMessage::Req(_) | CmMessage::Rep { .. } | CmMessage::Drep { .. }) {
             return None;
@@ -78,7 +81,7 @@ impl Connections {
                 let (id, peer_qpn) = ((peer, req.local_comm_id), req.local_qpn);
                 match table.replied.take(&id) {
                     Some((own_id, own_qpn)) => {
-                        table.known.put(id, Connection { peer, peer_qpn, own_qpn, own_id }, limit);
+                        table.know(id, Connection { peer, peer_qpn, own_qpn, own_id }, limit);
                     }
                     None => table.received.put(id, peer_qpn, limit),
                 }
@@ -87,7 +90,7 @@ impl Connections {
                 let id = (peer, remote_comm_id);
                 match table.received.take(&id) {
                     Some(peer_qpn) => {
-                        table.known.put(id, Connection { peer, peer_qpn, own_qpn, own_id }, limit);
+                        table.know(id, Connection { peer, peer_qpn, own_qpn, own_id }, limit);
                     }
                     None => table.replied.put(id, (own_id, own_qpn), limit),
                 }
@@ -96,12 +99,12 @@ impl Connections {
                 if let Some(own_qpn) = table.sent.take(&(peer, remote_comm_id)) {
                     let connection =
                         Connection { peer, peer_qpn: local_qpn, own_qpn, own_id: remote_comm_id };
-                    table.known.put((peer, local_comm_id), connection, limit);
+                    table.know((peer, local_comm_id), connection, limit);
                 }
             }
             (true, CmMessage::Drep { local_comm_id, remote_comm_id }) => {
                 self.ended = table.forget((peer, remote_comm_id), local_comm_id);
-                return self.ended.map(|connection| connection.peer_qpn);
+                return self.ended.and_then(|connection| table.unless_held(peer, connection.peer_qpn));
             }
             _ => {}
         }
@@ -125,6 +128,18 @@ impl Connections {
 }
 
 impl VnicConnections {
+    fn know(&mut self, id: Id, connection: Connection, limit: usize) {
+        let (peer, peers_id) = id;
+        self.holders.put((peer, connection.peer_qpn.get()), peers_id, limit);
+        self.known.put(id, connection, limit);
+    }
+
+    /// The peer's queue pair, unless it is that of a connection that has not ended.
+    fn unless_held(&self, peer: IpAddr, qpn: Qpn) -> Option<Qpn> {
+        let holder = self.holders.get(&(peer, qpn.get())).and_then(|&id| self.known.get(&(peer, id)));
+        holder.is_none_or(|connection| connection.peer_qpn != qpn).then_some(qpn)
+    }
+
     /// Ends a connection if both ids are its own.
     fn forget(&mut self, id: Id, own_id: u32) -> Option<Connection> {
         self.known.get(&id).filter(|connection| connection.own_id == own_id)?;
@@ -258,6 +273,39 @@ mod tests {
         assert_eq!(all.of(7).count(), 0);
         // Connections from before a restart of the switch, too.
         assert_eq!(all.observe(8, PEER, true, &dreq(1, 2, 0x33)), Some(Qpn::truncated(0x33)));
+    }
+
+    /// Its answer was lost, and the peer has given the number to another connection meanwhile.
+    #[test]
+    fn rcft_a_dreq_that_is_sent_again_frees_no_queue_pair_of_another_connection() {
+        let mut all = answered();
+        assert_eq!(all.observe(7, PEER, true, &dreq(5, 9, 0x11)), Some(Qpn::truncated(0x11)));
+        all.observe(7, PEER, false, &req(10, 0x11, Transport::Rc));
+        all.observe(7, PEER, true, &rep(6, 10, 0x22));
+        assert_eq!(all.observe(7, PEER, true, &dreq(5, 9, 0x11)), None);
+        assert_eq!((all.ended(), all.of(7).count()), (None, 1));
+        // A station at another address has a number of its own.
+        assert_eq!(all.observe(7, OTHER, true, &dreq(5, 9, 0x11)), Some(Qpn::truncated(0x11)));
+        // Its own end.
+        assert_eq!(all.observe(7, PEER, true, &dreq(6, 10, 0x11)), Some(Qpn::truncated(0x11)));
+        assert_eq!((all.ended(), all.of(7).count()), (Some(Qpn::truncated(0x22)), 0));
+    }
+
+    /// The end of the first one was not heard of when the peer used its number again.
+    #[test]
+    fn rcft_the_end_of_a_connection_frees_no_queue_pair_of_a_newer_one() {
+        for end in [dreq(5, 9, 0x11), drep(5, 9)] {
+            let mut all = answered();
+            all.observe(7, PEER, false, &req(10, 0x11, Transport::Rc));
+            all.observe(7, PEER, true, &rep(6, 10, 0x22));
+            assert_eq!(all.observe(7, PEER, true, &end), None);
+            assert_eq!(
+                (all.ended(), all.of(7).count()),
+                (Some(Qpn::truncated(0x21)), 1),
+                "the old one has ended"
+            );
+            assert_eq!(all.observe(7, PEER, true, &drep(6, 10)), Some(Qpn::truncated(0x11)));
+        }
     }
 
     #[test]

@@ -465,8 +465,9 @@ impl RcftControl {
     /// A message of the connection manager: a claim of a guest, which can free the guest's own queue pairs only. The
     /// vNIC's own queue pair, where the message ended a known connection of it.
     pub fn observe(&mut self, vnic: u32, peer: IpAddr, sends: bool, message: &CmMessage) -> Option<Qpn> {
-        let qpn = self.connections.observe(vnic, peer, sends, message)?;
-        self.keeper.remove(key_of(vnic, peer, qpn).words());
+        if let Some(qpn) = self.connections.observe(vnic, peer, sends, message) {
+            self.keeper.remove(key_of(vnic, peer, qpn).words());
+        }
         self.connections.ended()
     }
 
