@@ -121,6 +121,8 @@ counters! {
     sum qps_rejected = "qps-rejected",
     /// Connection manager messages from or to the vNIC.
     sum cm_messages = "cm-messages",
+    /// Those of them that control did not hear of, as there were too many of the vNIC's. They are forwarded all the same.
+    sum cm_unheard = "cm-unheard",
 }
 
 counters! {

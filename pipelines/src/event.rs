@@ -1,5 +1,7 @@
 //! What a worker tells control: bounded, without waiting; when nobody listens, events are lost, not packets.
 
+mod messages;
+
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -12,6 +14,7 @@ use crate::bfd::{self, BfdHeard};
 use crate::drops::DropReason;
 use crate::probe::Probes;
 use crate::service::{MOST_WAITING, ServiceRequest};
+use messages::Messages;
 
 /// An address, and the MAC that a message of ARP or neighbour discovery binds to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,9 +98,8 @@ pub enum Event {
 #[derive(Clone)]
 pub struct Events {
     queue: Arc<ArrayQueue<Event>>,
-    /// Messages that vNICs of this host sent, and messages that they got, so that what can be caused at will does
-    /// not crowd out the rest.
-    messages: [Arc<ArrayQueue<Event>>; 2],
+    /// Messages of the connection manager that vNICs of this host sent, and that they got.
+    messages: Arc<[Messages; 2]>,
     /// Of each vNIC, the interface identifier of the link-local address that it asked for last; 0: none. A vNIC that asks
     /// often overwrites its own request only.
     wished: Arc<[AtomicU64]>,
@@ -119,10 +121,13 @@ pub struct Events {
 /// Announcements of floating addresses that may wait for control, and those of one vNIC among them.
 const MOST_FLOATING: (usize, u8) = (4096, 16);
 
+/// Connection manager messages per second and vNIC that control hears of: those that it sends, and those that it gets, which strangers
+/// can send at will.
+const MESSAGE_RATES: [u64; 2] = [20_000, 2_000];
+
 impl Events {
     /// Queues that hold up to `capacity` events each, of a host with up to `vnics` vNICs.
     pub fn new(capacity: usize, vnics: usize) -> Self {
-        let queue = || Arc::new(ArrayQueue::new(capacity));
         let wished = (0..vnics).map(|_| AtomicU64::new(0)).collect();
         let floating_of = (0..vnics).map(|_| AtomicU8::new(0)).collect();
         let floating = Arc::new(ArrayQueue::new(MOST_FLOATING.0));
@@ -130,8 +135,8 @@ impl Events {
         let soliciting = (0..vnics).map(|_| AtomicBool::new(false)).collect();
         let asked = Arc::new(ArrayQueue::new(capacity.min(MOST_WAITING)));
         Self {
-            queue: queue(),
-            messages: [queue(), queue()],
+            queue: Arc::new(ArrayQueue::new(capacity)),
+            messages: Arc::new(MESSAGE_RATES.map(|rate| Messages::new(capacity, vnics, rate))),
             wished,
             floating,
             floating_of,
@@ -150,10 +155,10 @@ impl Events {
         let _ = self.queue.push(event);
     }
 
-    /// Tells control of a message that a vNIC of this host sent or got, or forgets it.
-    #[inline]
-    pub fn push_message(&self, event: Event, sent: bool) {
-        let _ = self.messages[usize::from(!sent)].push(event);
+    /// Tells control of a message that a vNIC of this host sent or got; `false`, and it is lost, when these are too many of the
+    /// vNIC's.
+    pub fn push_message(&self, message: Event, vnic: u32, sent: bool, now_ns: u64) -> bool {
+        self.messages[usize::from(!sent)].push(vnic, message, now_ns)
     }
 
     /// Tells control that a vNIC would have a link-local address as its own, which [may be learned](may_be_learned).
@@ -254,7 +259,7 @@ impl Events {
 
     /// The oldest event.
     pub fn pop(&self) -> Option<Event> {
-        self.queue.pop().or_else(|| self.messages.iter().find_map(|queue| queue.pop()))
+        self.queue.pop().or_else(|| self.messages.iter().find_map(Messages::pop))
     }
 }
 

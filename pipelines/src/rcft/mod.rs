@@ -24,7 +24,6 @@ use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::flow_key::Scope;
 use crate::index::NONE;
-use crate::miss::MissLimits;
 use crate::rows::Rows;
 use crate::snapshot::Snapshot;
 use crate::{Now, TICK_MS};
@@ -37,10 +36,6 @@ const STRANGERS: u32 = 64;
 const ESTABLISHED: u64 = 4;
 /// Ticks between two reports of refusals of one vNIC.
 const REPORT: u32 = 1000 / TICK_MS;
-/// Connection manager messages per second and vNIC that control hears of: its own ...
-const MESSAGES_SENT: u32 = 20_000;
-/// ... and those of others to it, which strangers can send at will.
-const MESSAGES_GOT: u32 = 2_000;
 /// Lines that aging looks at per poll.
 const SWEEP: u32 = 8;
 
@@ -172,8 +167,6 @@ pub struct Rcft {
     guests: Rows<u32>,
     /// When a refusal was reported last, by vNIC.
     reported: Rows<u32>,
-    /// How often control hears of the connection manager: of what vNICs send, and of what they get.
-    messages: [MissLimits; 2],
     untracked: u64,
     unknown: u64,
 }
@@ -183,11 +176,6 @@ impl Rcft {
     pub fn new(shared: Arc<RcftShared>, worker: u32, advise: &dyn Fn(usize, usize)) -> Self {
         let (share, seed) = (shared.config.share(), shared.config.seed);
         let vnics = shared.config.vnics as usize;
-        let messages = [MESSAGES_SENT, MESSAGES_GOT].map(|rate| {
-            let mut limits = MissLimits::new(vnics, 1);
-            limits.set_rate(rate);
-            limits
-        });
         Self {
             worker,
             attendance: Attendance::default(),
@@ -196,7 +184,6 @@ impl Rcft {
             refusals: Refusals::new(),
             guests: Rows::new(vnics, || 0),
             reported: Rows::new(vnics, || 0),
-            messages,
             untracked: 0,
             unknown: 0,
             shared,
@@ -404,11 +391,6 @@ impl Rcft {
             *reported = tick.max(1);
         }
         due
-    }
-
-    /// True when control should hear of a message that a vNIC sent or got now.
-    pub fn may_tell(&mut self, vnic: u32, sends: bool, now_ns: u64) -> bool {
-        self.messages[usize::from(!sends)].admit(Scope::Vnic(vnic), now_ns)
     }
 
     /// Work between bursts: forgets what control takes out, and ages a few entries from the wire.

@@ -75,10 +75,12 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
             continue;
         }
         for end in ends.into_iter().flatten() {
-            cx.counters.vnic(end.vnic as usize).cm_messages.add(1);
             let CmEnd { vnic, peer, sends } = end;
-            if rcft.may_tell(vnic, sends, cx.now.ns) {
-                cx.events.push_message(Event::Cm { vnic, peer, sends, message }, sends);
+            let counters = cx.counters.vnic(vnic as usize);
+            counters.cm_messages.add(1);
+            let event = Event::Cm { vnic, peer, sends, message };
+            if !cx.events.push_message(event, vnic, sends, cx.now.ns) {
+                counters.cm_unheard.add(1);
             }
             if sends && matches!(message, CmMessage::Rtu { .. }) && has_room(rcft, vnic) {
                 ready |= 1 << i;

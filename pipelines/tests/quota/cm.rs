@@ -165,9 +165,11 @@ fn quota_a_flood_of_requests_stays_bounded() {
     }
     quota(&world, 0, 0);
     world.pass(1, &write(v4(A, R), 9, 0));
-    // The world's queues hold sixteen.
+    // The world's queues hold sixteen: a vNIC alone takes half of that, and what control does not hear of is counted.
+    let counters = world.worker.counters.vnic(0);
+    assert_eq!((counters.cm_messages.get(), counters.cm_unheard.get()), (5000, 4992));
     assert!(matches!(world.shared.events.pop(), Some(Event::QpRefused { .. })));
-    assert_eq!(std::iter::from_fn(|| world.shared.events.pop()).count(), 16);
+    assert_eq!(std::iter::from_fn(|| world.shared.events.pop()).count(), 8);
     assert_eq!(frame[42..].len(), wire::cm::UDP_PAYLOAD_LEN);
     assert!(wire::roce::Bth::view(&frame[42..]).is_some());
 }

@@ -93,6 +93,7 @@ fn vnic_state(switch: &Switch, snapshot: &Snapshot, vnic: &Vnic) -> v1::VnicStat
             qp_drops,
             qps_rejected,
             cm_messages,
+            cm_unheard,
         } = view::vnic(switch, vnic.index) => v1::VnicState {
             name: vnic.name.clone(),
             vpc: vpc.map(|vpc| vpc.name.clone()).unwrap_or_default(),

@@ -79,6 +79,7 @@ fn get_queue_pair_usage(
             packets_dropped: totals.qp_drops,
             rejected: totals.qps_rejected,
             cm_messages: totals.cm_messages,
+            cm_unheard: totals.cm_unheard,
             from_wire: guests.get(vnic.index as usize).copied().unwrap_or(0),
         }
     };

@@ -17,6 +17,7 @@ impl View for v1::GetQueuePairUsageResponse {
             "packets dropped",
             "rejected",
             "cm messages",
+            "unheard",
             "from the wire",
         ]);
         for vnic in &self.vnics {
@@ -29,6 +30,7 @@ impl View for v1::GetQueuePairUsageResponse {
                 vnic.packets_dropped.to_string(),
                 vnic.rejected.to_string(),
                 vnic.cm_messages.to_string(),
+                vnic.cm_unheard.to_string(),
                 vnic.from_wire.to_string(),
             ]);
         }
