@@ -56,6 +56,7 @@ use crate::flat::FlatMap;
 use crate::flow_key::{FlowKey, PortMix};
 use crate::qos::{QueueLimits, RedProfile};
 use crate::security::{Security, SetId};
+use crate::stage::key::RoceClasses;
 use crate::vlt::{Place, SlotRef, Vlt};
 use crate::vtep::Vteps;
 
@@ -248,6 +249,8 @@ pub struct Settings {
     pub vxlan_port: u16,
     /// UDP port of RoCEv2.
     pub rdma_port: u16,
+    /// What opcodes of RoCEv2 mean.
+    pub roce_classes: RoceClasses,
     /// Drop VxLAN packets with a reserved bit set.
     pub vxlan_strict: bool,
     /// ECN at encapsulation.
@@ -275,6 +278,7 @@ impl Default for Settings {
         Self {
             vxlan_port: 4789,
             rdma_port: 4791,
+            roce_classes: RoceClasses::STANDARD,
             vxlan_strict: false,
             ecn_encap: EcnEncap::default(),
             dscp: DscpPolicy::default(),

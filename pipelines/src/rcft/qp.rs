@@ -8,6 +8,7 @@ use wire::{Headers, Qpn, View};
 use zerocopy::FromZeros;
 
 use crate::flow_key::Scope;
+use crate::stage::key::{CLASS_VENDOR_RC, CLASS_XRC};
 
 /// Who sends to which queue pair: the scope (a vNIC sends, or a VPC's tunnel brings), the receiver's VIP and
 /// the queue pair's number there.
@@ -116,19 +117,18 @@ pub struct RocePacketFacts {
 
 impl RocePacketFacts {
     /// Those of a packet of `len` bytes, which begins with `head`, and the queue pair that it is for; `None` for opcodes that
-    /// mean nothing, and for the queue pairs of management. Its class was read from its BTH, so the BTH lies within the packet; `xrc`:
-    /// that is XRC, where another header may stand behind the BTH.
+    /// mean nothing, and for the queue pairs of management. Its class was read from its BTH, so the BTH lies within the packet.
     #[inline(always)]
-    pub(crate) fn read(headers: &Headers, xrc: bool, head: &[u8], len: usize) -> Option<(Qpn, Self)> {
+    pub(crate) fn read(headers: &Headers, class: u8, head: &[u8], len: usize) -> Option<(Qpn, Self)> {
         let at = headers.payload_offset();
         let (bth, _) = Bth::view(head.get(at..)?)?;
         let qpn = bth.dest_qp();
         let traits = OpcodeTraits::of(bth.opcode);
-        if !traits.is_assigned() || qpn.get() <= 1 {
+        if !(traits.is_assigned() || class == CLASS_VENDOR_RC) || qpn.get() <= 1 {
             return None;
         }
         let detail = if traits.has(OpcodeTraits::ACK | OpcodeTraits::READ) {
-            Self::detail(traits, xrc, headers.payload(head).get(BTH_LEN..).unwrap_or_default())
+            Self::detail(traits, class == CLASS_XRC, headers.payload(head).get(BTH_LEN..).unwrap_or_default())
         } else {
             0
         };
@@ -144,7 +144,7 @@ impl RocePacketFacts {
         Some((qpn, facts))
     }
 
-    /// What the extended header behind the BTH says.
+    /// What the extended header behind the BTH says; of XRC another one may stand in front of it.
     fn detail(traits: OpcodeTraits, xrc: bool, rest: &[u8]) -> u32 {
         if traits.has(OpcodeTraits::ACK) {
             return Aeth::view(rest).map_or(0, |(aeth, _)| u32::from(aeth.syndrome));

@@ -10,7 +10,7 @@ use wire::{Ecn, Flags, Headers, L3, PacketBuf, protocol};
 use super::Cx;
 use super::fast_outer::{long, word};
 use super::guard::VnicRun;
-use super::key::{CLASS_OTHER, RoceMasks, class_code};
+use super::key::{CLASS_OTHER, RoceClasses, RoceMasks, class_code};
 use super::outer::source_mac_is_wrong;
 use crate::burst::{Burst, Meta};
 use crate::ecn;
@@ -222,7 +222,7 @@ fn some_from<'a, P: PacketBuf, S: FrameSource<'a>, const ROCE: bool>(
     nft: &Nft,
     read: &mut Read,
 ) -> u64 {
-    let rdma_port = cx.snapshot.settings.rdma_port;
+    let (rdma_port, classes) = (cx.snapshot.settings.rdma_port, &cx.snapshot.settings.roce_classes);
     let (mut taken, mut rdma) = (0u64, 0u64);
     let mut left = Bits(mask);
     while let Some(first) = left.peek() {
@@ -243,7 +243,7 @@ fn some_from<'a, P: PacketBuf, S: FrameSource<'a>, const ROCE: bool>(
             let look = match InnerFacts::read(head, words, packet, rdma_port) {
                 FirstLook::Rdma => {
                     rdma |= 1 << i;
-                    if ROCE { InnerFacts::read_rdma(head, words, packet) } else { FirstLook::Rdma }
+                    if ROCE { InnerFacts::read_rdma(head, words, packet, classes) } else { FirstLook::Rdma }
                 }
                 look => look,
             };
@@ -334,13 +334,18 @@ impl InnerFacts {
 
     /// A second look at what is [`Rdma`](FirstLook::Rdma) at the first.
     #[inline(always)]
-    fn read_rdma<P: PacketBuf>(head: &[u8; FRONT], words: FrontWords, packet: &P) -> FirstLook {
+    fn read_rdma<P: PacketBuf>(
+        head: &[u8; FRONT],
+        words: FrontWords,
+        packet: &P,
+        classes: &RoceClasses,
+    ) -> FirstLook {
         let left = packet.len() - L3_AT;
         let end = usize::from(words.len());
         if end < FRONT - L3_AT {
             return FirstLook::Slow;
         }
-        match class_code(&head[42..]) {
+        match class_code(&head[42..], classes) {
             CLASS_OTHER => FirstLook::Slow,
             class => FirstLook::Fast(Self { class, l4_len: 8, padded: left > end }),
         }

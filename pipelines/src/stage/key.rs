@@ -23,13 +23,17 @@ pub const CLASS_CM: u8 = code(RoceClass::Cm);
 /// Key class of an opcode outside the known classes, and of a BTH cut short.
 pub const CLASS_OTHER: u8 = code(RoceClass::Unknown);
 
+/// Key class of vendor opcodes that are configured to count as reliable connection.
+pub const CLASS_VENDOR_RC: u8 = CLASS_OTHER + 1;
+
 /// Names of the classes, by code; 0 is traffic that is not RoCEv2.
-pub const CLASS_NAMES: [&str; 10] = ["-", "rc", "uc", "rd", "ud", "cnp", "xrc", "cm", "vendor", "other"];
+pub const CLASS_NAMES: [&str; 11] =
+    ["-", "rc", "uc", "rd", "ud", "cnp", "xrc", "cm", "vendor", "other", "vendor-rc"];
 
 /// True for the classes whose queue pairs RCFT admits.
 #[inline(always)]
 pub const fn is_reliable(class: u8) -> bool {
-    class == CLASS_RC || class == CLASS_XRC
+    matches!(class, CLASS_RC | CLASS_XRC | CLASS_VENDOR_RC)
 }
 
 /// Which packets of a burst are what RCFT looks at.
@@ -60,7 +64,7 @@ impl RoceMasks {
     #[inline(always)]
     pub(super) fn add(&mut self, class: u8, bit: u64, cx: &Cx) {
         match class {
-            CLASS_RC | CLASS_XRC => self.reliable |= bit,
+            CLASS_RC | CLASS_XRC | CLASS_VENDOR_RC => self.reliable |= bit,
             CLASS_CNP => self.cnp |= bit,
             CLASS_CM => self.cm |= bit,
             CLASS_OTHER => cx.counters.roce_unknown.add(1),
@@ -74,22 +78,46 @@ const fn code(class: RoceClass) -> u8 {
     class as u8 + 1
 }
 
-/// The class of a RoCEv2 packet from its UDP payload.
-#[inline(always)]
-pub fn class_code(payload: &[u8]) -> u8 {
-    /// The class of every opcode, but for messages of the connection manager.
-    static CLASSES: [u8; 256] = {
+/// The class of every opcode, but for messages of the connection manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoceClasses([u8; 256]);
+
+impl RoceClasses {
+    /// As the standard has them.
+    pub const STANDARD: Self = {
         let mut classes = [0; 256];
         let mut opcode = 0;
         while opcode < classes.len() {
             classes[opcode] = code(RoceClass::of(opcode as u8, Qpn::truncated(0)));
             opcode += 1;
         }
-        classes
+        Self(classes)
     };
+
+    /// The same, but that these opcodes count as reliable connection; of them, those that the standard leaves to vendors.
+    pub fn counting(opcodes: impl IntoIterator<Item = u8>) -> Self {
+        let mut classes = Self::STANDARD;
+        for opcode in opcodes {
+            if RoceClass::of(opcode, Qpn::truncated(0)) == RoceClass::Vendor {
+                classes.0[usize::from(opcode)] = CLASS_VENDOR_RC;
+            }
+        }
+        classes
+    }
+}
+
+impl Default for RoceClasses {
+    fn default() -> Self {
+        Self::STANDARD
+    }
+}
+
+/// The class of a RoCEv2 packet from its UDP payload.
+#[inline(always)]
+pub fn class_code(payload: &[u8], classes: &RoceClasses) -> u8 {
     match Bth::view(payload) {
         Some((bth, _)) if bth.opcode == UD_SEND_ONLY && bth.dest_qp() == QP_GSI => CLASS_CM,
-        Some((bth, _)) => CLASSES[usize::from(bth.opcode)],
+        Some((bth, _)) => classes.0[usize::from(bth.opcode)],
         None => CLASS_OTHER,
     }
 }
@@ -105,7 +133,7 @@ pub fn run<P: PacketBuf>(
     nft: &Nft,
 ) -> RoceMasks {
     let mut roce = RoceMasks::default();
-    let rdma_port = cx.snapshot.settings.rdma_port;
+    let (rdma_port, classes) = (cx.snapshot.settings.rdma_port, &cx.snapshot.settings.roce_classes);
     // The scope and the router's MAC are the same for runs of packets.
     let mut last = (NO_INDEX, NO_INDEX);
     let (mut scope, mut router) = (Scope::Vnic(NO_INDEX), 0);
@@ -126,7 +154,7 @@ pub fn run<P: PacketBuf>(
         let routed = be64(head, 0) >> 16 == router;
         let (mut sport, mut dport, mut class) = (headers.sport, headers.dport, 0);
         if headers.proto == protocol::UDP && dport == rdma_port && headers.is(Flags::L4) {
-            class = class_code(headers.payload(head));
+            class = class_code(headers.payload(head), classes);
             roce.add(class, 1 << i, cx);
         }
         if headers.flags.intersects(Flags::FRAGMENT) {
@@ -192,9 +220,15 @@ mod tests {
         for opcode in 0..=u8::MAX {
             for qpn in [0, 1, 2, 0xff_ffff].map(Qpn::truncated) {
                 let mut payload = Bth::new(opcode, qpn, Psn::truncated(7)).as_bytes().to_vec();
-                assert_eq!(class_code(&payload), code(RoceClass::of(opcode, qpn)), "{opcode:#x} to {qpn:?}");
+                assert_eq!(
+                    class_code(&payload, &RoceClasses::STANDARD),
+                    code(RoceClass::of(opcode, qpn)),
+                    "{opcode:#x} to {qpn:?}"
+                );
+                let counted = class_code(&payload, &RoceClasses::counting([0xc4, opcode]));
+                assert_eq!(counted == CLASS_VENDOR_RC, opcode >= 0xc0, "of vendors' alone: {opcode:#x}");
                 payload.pop();
-                assert_eq!(class_code(&payload), CLASS_OTHER);
+                assert_eq!(class_code(&payload, &RoceClasses::STANDARD), CLASS_OTHER);
             }
         }
     }

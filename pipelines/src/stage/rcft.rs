@@ -5,7 +5,7 @@
 
 use wire::{L3, PacketBuf, Qpn};
 
-use super::key::{CLASS_XRC, RoceMasks};
+use super::key::RoceMasks;
 use super::{Cx, cm, security};
 use crate::Sink;
 use crate::burst::{Burst, MAX_BURST, Meta};
@@ -52,7 +52,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     for i in Bits(looked_at) {
         let meta = &burst.metas[i];
         let read = burst.packets[i].as_ref().and_then(|packet| {
-            RocePacketFacts::read(&meta.headers, meta.key.class() == CLASS_XRC, packet.head(), packet.len())
+            RocePacketFacts::read(&meta.headers, meta.key.class(), packet.head(), packet.len())
         });
         let Some((qpn, facts)) = read else {
             readable &= !(1 << i);

@@ -4,6 +4,7 @@ use pipelines::Direction;
 use pipelines::drops::DropReason;
 use pipelines::flow_key::Scope;
 use pipelines::rcft::{QpKey, QpView};
+use pipelines::stage::key::RoceClasses;
 use wire::roce::opcode::{Operation, extended_len};
 use wire::roce::{Aeth, Bth, Reth, opcode};
 use wire::{Psn, Qpn, View};
@@ -69,6 +70,42 @@ fn roce_on_another_udp_port() {
     let to = |port| v4(A, R).udp(1, port, &[payload.as_slice(), &[0; 8]].concat());
     world.expect(1, &[to(5000)], &[("nft-misses", 1), ("qp-quota", 1)]);
     world.one(1, &to(4791), &FIRST);
+}
+
+/// Dynamically connected transport and the like: what is configured is under quotas and in the view, on both paths; what is not passes.
+#[test]
+fn roce_vendor_opcodes_count_where_they_are_configured() {
+    for tag in [None, Some(5)] {
+        let path = || match tag {
+            Some(tci) => v4(A, R).tagged(tci),
+            None => v4(A, R),
+        };
+        let mut world = plain();
+        world.keep_vlan(0);
+        quota(&world, 0, 0);
+        let dc = |opcode, qpn| rc(path(), opcode, qpn, 7, &[0; 32]);
+        world.one(1, &dc(0xc4, 9), &FIRST);
+        world.snapshot.settings.roce_classes = RoceClasses::counting([0xc4, 0xe0, opcode::UD_SEND_ONLY]);
+        world.expect(1, &[dc(0xc4, 9)], &[("nft-misses", 1), ("qp-quota", 1)]);
+        world.one(1, &dc(0xc5, 9), &NEXT);
+        // What the standard has assigned stays what it is.
+        world.one(1, &dc(opcode::UD_SEND_ONLY, 9), &FIRST);
+        quota(&world, 0, 1);
+        for found in [1, 2] {
+            world.one(1, &dc(0xc4, 9), &NEXT);
+            world.one(1, &dc(0xe0, 9), &NEXT);
+            let view = sent_view(&world, R, 9);
+            assert_eq!((view.packets, view.last_opcode), (2 * found, 0xe0));
+            assert_eq!(
+                (view.next_psn, view.events.gaps, view.acks),
+                (None, 0, 0),
+                "what they mean nobody knows"
+            );
+        }
+        world.expect(1, &[dc(0xc4, 10)], &REFUSED);
+        assert_eq!(world.shared.rcft.ledger.count(0), 1);
+        assert_eq!(world.worker.counters.roce_unknown.get(), 0);
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use pipelines::Direction;
 use pipelines::flow_key::{FlowKey, FlowPorts, Scope};
 use pipelines::offload::translate::{FlowSelector, Tables, TranslateOptions, Translator};
 use pipelines::qos::{Class, NodeLimits, Tree, TreeSize};
-use pipelines::snapshot::{NO_PORT, PortIndex};
+use pipelines::snapshot::{NO_PORT, PortIndex, Settings};
 use pipelines::stage::key::class_code;
 use rules::{FlowRule, Meter};
 use wire::build::Path;
@@ -184,7 +184,7 @@ pub fn chains(from: u16, to: u16) -> Result<Vec<SampleChain>, String> {
         let tables =
             Tables { snapshot: &snapshot, tree: &tree, ports: &ports, connections: None, options: &options };
         let selector = FlowSelector {
-            key: key(&flow.frame, scope, snapshot.settings.rdma_port)?,
+            key: key(&flow.frame, scope, &snapshot.settings)?,
             qpn: flow.pair.then_some(QUEUE_PAIR),
             source_port: Some(SOURCE_PORT),
         };
@@ -197,9 +197,10 @@ pub fn chains(from: u16, to: u16) -> Result<Vec<SampleChain>, String> {
     flows().into_iter().map(one).collect()
 }
 
-fn key(frame: &[u8], scope: Scope, rdma_port: u16) -> Result<FlowKey, String> {
+fn key(frame: &[u8], scope: Scope, settings: &Settings) -> Result<FlowKey, String> {
     let headers = wire::parse::parse(frame, frame.len()).map_err(|_| "a sample packet is malformed")?;
-    let class = if headers.dport == rdma_port { class_code(headers.payload(frame)) } else { 0 };
+    let is_rdma = headers.dport == settings.rdma_port;
+    let class = if is_rdma { class_code(headers.payload(frame), &settings.roce_classes) } else { 0 };
     let ports = FlowPorts { source: headers.sport, destination: headers.dport };
     Ok(FlowKey::build(frame, &headers, scope, ports, class, false))
 }

@@ -21,6 +21,7 @@ pub mod name;
 pub mod network;
 pub mod objects;
 pub mod offload;
+mod opcodes;
 pub mod others;
 pub mod path;
 pub mod places;
@@ -59,6 +60,7 @@ pub use offload::{
     Barrier, Engine, Entropy, OffloadConfig, OffloadDevice, SimulatedConfig, SimulatedHash, SimulatedNic,
     Steering,
 };
+pub use opcodes::VendorOpcodes;
 pub use port_spec::PortSpec;
 pub use process::{
     ApiConfig, ApiTcpConfig, ControlConfig, EalConfig, ForwardConfig, ForwardMode, HugePages, Idle, Seccomp,

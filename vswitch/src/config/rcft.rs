@@ -12,7 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::error::quote;
 use super::name::Name;
-use super::units;
+use super::opcodes::VendorOpcodes;
+use super::{fields, units};
 
 /// What becomes of a queue pair over quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -207,6 +208,9 @@ pub struct RcftConfig {
     pub new_rate: u32,
     /// What becomes of queue pairs over quota.
     pub refuse: Refuse,
+    /// Opcodes of vendors that count as reliable connection.
+    #[serde(deserialize_with = "fields::one", serialize_with = "fields::show")]
+    pub count_opcodes: VendorOpcodes,
     /// A queue pair without packets for so long gives its place back.
     #[serde(with = "units::duration")]
     pub idle_timeout: Duration,
@@ -241,6 +245,7 @@ impl Default for RcftConfig {
             quota: None,
             new_rate: 0,
             refuse: Refuse::Drop,
+            count_opcodes: VendorOpcodes::default(),
             idle_timeout: Duration::from_secs(600),
             silent_after: Duration::from_secs(30),
             half_open_timeout: Duration::from_secs(5),

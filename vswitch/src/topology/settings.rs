@@ -3,6 +3,7 @@
 use pipelines::ecn::EcnEncap;
 use pipelines::qos::{QueueLimits, RedProfile};
 use pipelines::snapshot::{DscpPolicy, Settings};
+use pipelines::stage::key::RoceClasses;
 
 use crate::config::{self, Config};
 
@@ -11,6 +12,7 @@ pub(super) fn settings(config: &Config) -> Settings {
     Settings {
         vxlan_port: config.vxlan.udp_port,
         rdma_port: config.rdma.udp_port,
+        roce_classes: RoceClasses::counting(config.rcft.count_opcodes.iter()),
         vxlan_strict: config.vxlan.reserved == config::ReservedBits::Strict,
         ecn_encap: match config.vxlan.ecn_encap {
             config::EcnEncapConfig::Rfc6040 => EcnEncap::Rfc6040,
@@ -49,6 +51,15 @@ pub(super) fn settings(config: &Config) -> Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rcft_opcodes_that_are_configured_count() {
+        let of = |text: &str| settings(&Config::parse(text, "test").unwrap()).roce_classes;
+        assert_eq!(of(""), RoceClasses::STANDARD);
+        assert_eq!(of("[rcft]\ncount-opcodes = \"0xc4,0xe0-0xff\""), {
+            RoceClasses::counting([0xc4].into_iter().chain(0xe0..=0xff))
+        });
+    }
 
     #[test]
     fn repair_flood_limits_are_those_of_the_config() {

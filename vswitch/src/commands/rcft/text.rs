@@ -34,11 +34,15 @@ impl View for v1::GetQueuePairUsageResponse {
                 vnic.from_wire.to_string(),
             ]);
         }
-        let Self { in_use, entries, memory_bytes: bytes, untracked, unknown, .. } = self;
+        let Self { in_use, entries, memory_bytes: bytes, untracked, unknown, count_opcodes, .. } = self;
+        let counted = match count_opcodes.as_str() {
+            "" => String::new(),
+            opcodes => format!("opcodes of vendors that count as reliable connection: {opcodes}\n"),
+        };
         format!(
             "{table}{in_use} of {entries} queue pairs in use; the tables take {} MiB ({} bytes a queue pair)\n\
              passed without an entry of a worker: {untracked} packets of admitted queue pairs (untracked), {unknown} from the wire \
-             (unknown)\n",
+             (unknown)\n{counted}",
             bytes >> 20,
             bytes / u64::from(*entries).max(1),
         )

@@ -342,6 +342,7 @@ pub(super) fn quotas() {
     rcft("quota = -1", 9, &["-1 is not a number of queue pairs"]);
     rcft("quota = 0.5", 9, &["0.5", "a share such as \"25% of mlx5_0\""]);
     rcft("refuse = \"deny\"", 10, &["`deny`", "`drop`", "`reject`"]);
+    rcft("count-opcodes = \"0xc4,0x64\"", 17, &["\"0x64\"", "0xc0 to 0xff", "\"0xc4,0xe0-0xff\""]);
     rcft("grace = 60", 9, &["60 has no unit"]);
     rcft("qouta = 1", 1, &["`qouta`", "`quota`", "`restart-grace`"]);
     rcft("quota = 1000001", 9, &["[rcft] quota 1000001", "1000000 queue pairs of [rcft] entries"]);

@@ -46,8 +46,8 @@ pub(crate) fn rcft() -> impl Strategy<Value = RcftConfig> {
         (1u32..=1_000_000).prop_map(|ppm| Some(share(ppm))),
     ];
     let times = [1..u64::MAX, 1_000_000_000..u64::MAX, 1..u64::MAX, 0..u64::MAX, 0..u64::MAX];
-    (entries, quota, any::<u32>(), any::<bool>(), times).prop_map(
-        |(entries, quota, new_rate, reject, times)| {
+    (entries, quota, any::<u32>(), any::<bool>(), any::<u64>(), times).prop_map(
+        |(entries, quota, new_rate, reject, opcodes, times)| {
             let [idle_timeout, silent_after, half_open_timeout, grace, restart_grace] =
                 times.map(Duration::from_nanos);
             let refuse = if reject { Refuse::Reject } else { Refuse::Drop };
@@ -56,6 +56,7 @@ pub(crate) fn rcft() -> impl Strategy<Value = RcftConfig> {
                 quota,
                 new_rate,
                 refuse,
+                count_opcodes: VendorOpcodes::from_bits(opcodes),
                 idle_timeout,
                 silent_after,
                 half_open_timeout,
