@@ -194,7 +194,7 @@ impl World {
         let tree = SIZES.tree();
         if limits != Limits::Free {
             for node in [tree.link_node(Direction::Out), tree.tenant_node(Direction::Out, 0)] {
-                tree.set(node, &NodeLimits { assured: HIGH / 2, ceil: HIGH, ..NodeLimits::FREE });
+                tree.set(node, &NodeLimits { assured: HIGH / 2, ceil: HIGH, ..NodeLimits::FREE }, 0);
             }
         }
         let vnic_limits = match limits {
@@ -203,11 +203,11 @@ impl World {
             Limits::Over => NodeLimits { ceil: LOW / vnics as u64, burst: SAVED, ..NodeLimits::FREE },
         };
         for vnic in 0..vnics as u32 {
-            tree.set(tree.vnic_node(Direction::Out, vnic), &vnic_limits);
+            tree.set(tree.vnic_node(Direction::Out, vnic), &vnic_limits, 0);
             if limits == Limits::Pays {
                 for class in Class::ALL {
                     let assured = NodeLimits { assured: HIGH / 8, ..NodeLimits::FREE };
-                    tree.set(tree.leaf_node(tree.leaf(Direction::Out, vnic, class)), &assured);
+                    tree.set(tree.leaf_node(tree.leaf(Direction::Out, vnic, class)), &assured, 0);
                 }
             }
         }

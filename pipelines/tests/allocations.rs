@@ -96,7 +96,7 @@ fn dhtb_packets_are_held_back_without_an_allocation() {
     let mut world = lab(1, UNDERLAYS[0]);
     let tree = world.worker.overlay.dhtb().tree();
     let slow = NodeLimits { ceil: 50_000_000, burst: 16 << 10, ..NodeLimits::FREE };
-    tree.set(tree.vnic_node(Direction::Out, 0), &slow);
+    tree.set(tree.vnic_node(Direction::Out, 0), &slow, world.now.ns);
     let counters = world.worker.counters.clone();
     let frames: Vec<Vec<u8>> = (0..32)
         .map(|n| match n % 2 {

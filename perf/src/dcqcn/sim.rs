@@ -104,7 +104,7 @@ pub fn run(setup: &SimSetup) -> Vec<Trace> {
                 (tree.leaf_node(tree.leaf(Direction::Out, vnic, class)), limits)
             }
         };
-        tree.set(node, &limits);
+        tree.set(node, &limits, 0);
     }
     (0..vnics).for_each(|vnic| tree.set_tenant(vnic, vnic));
     let start = 1_000_000_000;

@@ -1,12 +1,13 @@
 //! A token bucket as one atomic: the time at which everything taken so far is paid for.
 //!
 //! The bucket of rate r and burst b holds `min(b, (now - due) * r)` tokens; taking n tokens moves `due` by n / r.
-//! Nothing has to be refilled, any number of workers may take, and a change of rate or burst is a store. Times are
-//! in grains of 1/256 ns, so that a byte at 400 Gbit/s is five of them; they wrap after 834 days, and are therefore compared
+//! Nothing has to be refilled, and any number of workers may take. At another rate the same bytes are another time, so a limit
+//! is changed together with its bucket ([`RateLimitCell::change`]). Times are in grains of 1/256 ns, so that a byte at 400 Gbit/s is five of them; they wrap after 834 days, and are therefore compared
 //! by their difference only. What is due [`FARTHEST`] ahead or later was due before, and is paid for. So that a bucket which
 //! nobody used for 834 days does not look like one in debt, control passes all of them now and then ([`TokenBucket::rest`]).
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use zerocopy::FromZeros;
 
@@ -139,13 +140,38 @@ impl RateLimitCell {
     /// The limit now.
     #[inline(always)]
     pub fn get(&self) -> RateLimit {
-        RateLimit { cost: self.cost.load(Relaxed), burst: self.burst.load(Relaxed) }
+        RateLimit { cost: self.cost.load(Acquire), burst: self.burst.load(Relaxed) }
     }
 
-    /// Another limit from now on; a reader in between may see the rate of one and the burst of the other.
-    pub fn set(&self, limit: RateLimit) {
-        self.cost.store(limit.cost, Relaxed);
+    /// Another limit from now on. What its bucket has saved up, or owes, stays the same in bytes; to no limit nothing is owed.
+    /// A reader in between may see the rate of one and the burst of the other.
+    ///
+    /// Workers take meanwhile, and a price at the slower of two rates must not come into a bucket that is reckoned at the
+    /// faster one: a packet would be owed for as long as thousands take. So the bucket is always turned while the faster
+    /// rate is announced. At worst what a worker takes at that moment is too cheap.
+    pub fn change(&self, bucket: &TokenBucket, to: RateLimit, now: Stamp) {
+        let from = self.get();
+        if from == to {
+            return;
+        }
+        if to.cost > from.cost {
+            bucket.turn(from, to, now);
+            self.store(to);
+        } else {
+            self.store(to);
+            bucket.turn(from, to, now);
+        }
+    }
+
+    /// No limit from now on, and nothing owed.
+    pub fn lift(&self, bucket: &TokenBucket) {
+        self.change(bucket, RateLimit::FREE, Stamp::default());
+        bucket.fill();
+    }
+
+    fn store(&self, limit: RateLimit) {
         self.burst.store(limit.burst, Relaxed);
+        self.cost.store(limit.cost, Release);
     }
 }
 
@@ -178,18 +204,40 @@ impl TokenBucket {
         ready.max(0).cast_unsigned().div_ceil(1 << GRAIN_SHIFT)
     }
 
-    /// Takes `n` tokens, there or not.
+    /// Takes `n` tokens, there or not, at the limit as it is now.
     #[inline(always)]
-    pub fn take(&self, n: u64, limit: RateLimit, now: Stamp) {
-        if limit.is_free() {
-            return;
-        }
-        let price = grains(n, limit.cost);
-        let mut due = self.due.load(Relaxed);
+    pub fn take(&self, n: u64, limit: &RateLimitCell, now: Stamp) {
+        let mut due = self.due.load(Acquire);
         loop {
+            // Read after the bucket, so that it is no older than what the bucket is reckoned at: a bucket that is turned
+            // meanwhile is another word, and is looked at again.
+            let limit = limit.get();
+            if limit.is_free() {
+                return;
+            }
+            let price = grains(n, limit.cost);
             let ahead = Self::ahead(due, limit, now).saturating_add_unsigned(price).min(FARTHEST);
             let next = now.0.wrapping_add_signed(ahead).max(1);
-            match self.due.compare_exchange_weak(due, next, Relaxed, Relaxed) {
+            match self.due.compare_exchange_weak(due, next, Relaxed, Acquire) {
+                Ok(_) => return,
+                Err(changed) => due = changed,
+            }
+        }
+    }
+
+    /// Turns what is there, or owed, at one limit into as many bytes at another.
+    fn turn(&self, from: RateLimit, to: RateLimit, now: Stamp) {
+        if from.is_free() || to.is_free() {
+            return self.fill();
+        }
+        let mut due = self.due.load(Relaxed);
+        loop {
+            let ahead = i128::from(Self::ahead(due, from, now)) * i128::from(to.cost) / i128::from(from.cost);
+            let ahead = ahead.clamp(-i128::from(to.burst), i128::from(FARTHEST)) as i64;
+            let next = now.0.wrapping_add_signed(ahead).max(1);
+            // Another word in any case: whoever takes just now has to look again.
+            let next = if next == due { next + 1 } else { next };
+            match self.due.compare_exchange_weak(due, next, AcqRel, Relaxed) {
                 Ok(_) => return,
                 Err(changed) => due = changed,
             }
@@ -226,6 +274,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// A limit that stays.
+    fn fixed(limit: RateLimit) -> RateLimitCell {
+        let cell = RateLimitCell::default();
+        cell.store(limit);
+        cell
+    }
+
     #[test]
     fn dhtb_rates_survive_the_way_through_a_pace() {
         for rate in [1_000, 64_000, 1_000_000, 10_000_000_000, 25_000_000_000, 400_000_000_000u64] {
@@ -249,7 +304,7 @@ mod tests {
             for step in 0..1_000_000 {
                 let now = Stamp::from_ns(start + step * 1_000);
                 if bucket.wait(1_000, limit, now) == 0 {
-                    bucket.take(1_000, limit, now);
+                    bucket.take(1_000, &fixed(limit), now);
                     granted += 1_000;
                 }
                 assert!(bucket.level(limit, now).abs() <= 100_000);
@@ -267,7 +322,7 @@ mod tests {
         let limit = RateLimit::new(8_000_000, 10_000);
         for start in [1, DAY, WRAP_NS - DAY / 2, WRAP_NS - 1, WRAP_NS, WRAP_NS + 1] {
             let bucket = TokenBucket::default();
-            bucket.take(10_000, limit, Stamp::from_ns(start));
+            bucket.take(10_000, &fixed(limit), Stamp::from_ns(start));
             // Passed once, before its time can be taken for one that is to come.
             bucket.rest(limit, Stamp::from_ns(start + DAY));
             for days in 1..2_000 {
@@ -290,7 +345,7 @@ mod tests {
         // A debt, or what is saved up but not full, stays.
         let (bucket, now) = (TokenBucket::default(), Stamp::from_ns(DAY));
         for taken in [5_000, 20_000] {
-            bucket.take(taken, limit, now);
+            bucket.take(taken, &fixed(limit), now);
             let level = bucket.level(limit, now);
             bucket.rest(limit, now);
             assert_eq!(bucket.level(limit, now), level);
@@ -301,7 +356,7 @@ mod tests {
     fn repair_dhtb_neither_debt_nor_rest_is_forgotten_over_a_wrap() {
         let (limit, bucket) = (RateLimit::new(8_000_000, 10_000), TokenBucket::default());
         let before = Stamp::from_ns(WRAP_NS - 1_000_000);
-        bucket.take(1_010_000, limit, before);
+        bucket.take(1_010_000, &fixed(limit), before);
         assert_eq!(bucket.level(limit, before), -1_000_000);
         assert!(bucket.level(limit, Stamp::from_ns(WRAP_NS + 499_000_000)).abs_diff(-500_000) < 2);
         assert!(bucket.wait(1, limit, Stamp::from_ns(WRAP_NS + 499_000_000)).abs_diff(500_000_000) < 10_000);
@@ -315,10 +370,61 @@ mod tests {
             );
         }
         // A debt beyond all measure is the most there is, not none.
-        bucket.take(u64::MAX >> 3, limit, before);
+        bucket.take(u64::MAX >> 3, &fixed(limit), before);
         assert!(bucket.wait(1, limit, before) > 17_000_000_000_000);
         bucket.fill();
         assert_eq!(bucket.level(limit, before), 10_000);
+    }
+
+    #[test]
+    fn dhtb_a_change_of_rate_leaves_the_bytes_as_they_are() {
+        let (fast, slow) = (RateLimit::new(10_000_000_000, 100_000), RateLimit::new(1_000_000, 100_000));
+        let now = Stamp::from_ns(5_000_000_000);
+        for taken in [0, 1_000, 99_000, 101_000, 1_000_000, 100_000_000] {
+            let (cell, bucket) = (fixed(slow), TokenBucket::default());
+            bucket.take(taken, &cell, now);
+            let level = 100_000 - taken as i64;
+            for limit in [fast, slow, fast] {
+                assert!(bucket.level(cell.get(), now).abs_diff(level) <= 1);
+                cell.change(&bucket, limit, now);
+            }
+            assert!(bucket.level(fast, now).abs_diff(level) <= 1, "{} of {level}", bucket.level(fast, now));
+            assert!(bucket.wait(1_000, fast, now) <= 80_000_000);
+            // What there is no room for is lost; what is owed to no limit, too.
+            cell.change(&bucket, RateLimit::new(1_000_000, 500), now);
+            assert!(bucket.level(cell.get(), now) <= 500);
+            cell.change(&bucket, RateLimit::FREE, now);
+            cell.change(&bucket, slow, now);
+            assert_eq!(bucket.level(slow, now), 100_000);
+        }
+    }
+
+    /// However a raise falls between the steps of one that takes: nobody owes more than was taken.
+    #[test]
+    fn dhtb_nobody_pays_at_a_rate_that_is_gone() {
+        const PACKET: u64 = 1_500;
+        let (slow, fast) = (RateLimit::new(10_000_000, 10_000), RateLimit::new(10_000_000_000, 10_000));
+        // Time stands still: nothing is refilled.
+        let now = Stamp::from_ns(5_000_000_000);
+        for _ in 0..200 {
+            let (cell, bucket, ended) = (fixed(slow), TokenBucket::default(), AtomicU64::new(0));
+            let takes = std::thread::scope(|scope| {
+                let worker = scope.spawn(|| {
+                    let mut takes = 0;
+                    while ended.load(Relaxed) == 0 {
+                        bucket.take(PACKET, &cell, now);
+                        takes += 1;
+                    }
+                    takes
+                });
+                std::thread::sleep(std::time::Duration::from_micros(200));
+                cell.change(&bucket, fast, now);
+                ended.store(1, Relaxed);
+                worker.join().unwrap()
+            });
+            let (owed, taken) = (-bucket.level(fast, now), (takes * PACKET) as i64);
+            assert!(owed <= taken, "{owed} of {taken}");
+        }
     }
 
     proptest! {
@@ -337,7 +443,7 @@ mod tests {
             for (pause, n) in asks {
                 now += pause;
                 if bucket.wait(n, limit, Stamp::from_ns(now)) == 0 {
-                    bucket.take(n, limit, Stamp::from_ns(now));
+                    bucket.take(n, &fixed(limit), Stamp::from_ns(now));
                     granted += n;
                     over = over.max(if n > burst { n } else { 0 });
                 }
@@ -351,7 +457,7 @@ mod tests {
         fn dhtb_waits_are_right(rate in 1_000_000u64..100_000_000_000, n in 64u64..9_000, taken in 0u64..100_000) {
             let (limit, bucket) = (RateLimit::new(rate, 10_000), TokenBucket::default());
             let now = 5_000_000_000;
-            bucket.take(taken, limit, Stamp::from_ns(now));
+            bucket.take(taken, &fixed(limit), Stamp::from_ns(now));
             let wait = bucket.wait(n, limit, Stamp::from_ns(now));
             prop_assert_eq!(bucket.wait(n, limit, Stamp::from_ns(now + wait)), 0);
             if wait > 2 {
@@ -368,7 +474,7 @@ mod tests {
                 now = now.saturating_add_signed(jump);
                 let mut granted = 0;
                 while bucket.wait(100, limit, Stamp::from_ns(now)) == 0 {
-                    bucket.take(100, limit, Stamp::from_ns(now));
+                    bucket.take(100, &fixed(limit), Stamp::from_ns(now));
                     granted += 100;
                 }
                 prop_assert!(granted <= 10_100, "{}", granted);

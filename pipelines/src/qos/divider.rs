@@ -30,6 +30,8 @@ const MEMORY: f64 = 0.75;
 /// What a class with a low rate saves up while nobody looks at its queue: so long, and so much.
 const AWAY_NS: f64 = 50e6;
 const AWAY_BYTES: f64 = (128 << 10) as f64;
+/// A class may save up a jumbo frame, whatever its rate: one with an odd packet has it pass at once.
+const FRAME_BYTES: f64 = 9_216.0;
 /// A class with this part of the lowest ceiling that it is under has it to itself.
 const ALONE: f64 = 0.9;
 /// The least rate that anybody wakes up with, bits per second ...
@@ -227,6 +229,7 @@ impl Divider {
             share_out(vnic.share, &mut classes[from..end]);
             from = end;
         }
+        let now = Stamp::from_ns(self.last_ns);
         let floors = FLOORS / list.len().max(1) as f64;
         for (awake, claim) in list.iter().zip(classes.iter()) {
             let node = tree.node(tree.leaf_node(awake.leaf));
@@ -236,14 +239,15 @@ impl Divider {
                 // Saved up over a few epochs, and where they hold few packets, over as long as a worker may be away;
                 // the ceilings bound bursts.
                 let bytes = |ns: f64| rate / 8e9 * ns;
-                let burst = bytes(4.0 * EPOCH_NS as f64).max(bytes(AWAY_NS).min(AWAY_BYTES)) as u64;
+                let epochs = bytes(4.0 * EPOCH_NS as f64);
+                let burst = epochs.max(bytes(AWAY_NS).min(AWAY_BYTES)).max(FRAME_BYTES) as u64;
                 // Who has all of a ceiling saves up what the ceiling does.
                 let alone = rate >= ALONE * ceiling.rate() as f64;
                 RateLimit::new(rate as u64, if alone { burst.max(ceiling.burst()) } else { burst })
             } else {
                 RateLimit::FREE
             };
-            node.set_share(limit);
+            node.set_share(limit, now);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use zerocopy::FromZeros;
 
-use super::bucket::{BitsPerSec, RateLimit, RateLimitCell, TokenBucket};
+use super::bucket::{BitsPerSec, RateLimit, RateLimitCell, Stamp, TokenBucket};
 
 /// What is configured for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,14 +61,16 @@ pub(super) struct Node {
 
 impl Node {
     /// What it may do from now on.
-    pub fn set(&self, limits: &NodeLimits) {
+    pub fn set(&self, limits: &NodeLimits, now: Stamp) {
         self.weight.store(limits.weight.max(1), Relaxed);
         let burst = limits.burst_at(limits.ceil);
         let quantum = RateLimit::new(limits.ceil, burst).quantum();
         // What workers hold is part of the burst: with it, it is as much as was asked for.
-        self.ceil.set(RateLimit::new(limits.ceil, burst - u64::from(quantum)));
+        let ceil = RateLimit::new(limits.ceil, burst - u64::from(quantum));
+        self.ceil.change(&self.ceil_bucket, ceil, now);
         self.quantum.store(quantum, Relaxed);
-        self.assured.set(RateLimit::new(limits.assured, limits.burst_at(limits.assured)));
+        let assured = RateLimit::new(limits.assured, limits.burst_at(limits.assured));
+        self.assured.change(&self.assured_bucket, assured, now);
     }
 
     /// Its share of what is left over, in proportion to its siblings' weights.
@@ -77,8 +79,8 @@ impl Node {
     }
 
     /// What the division gives a class from now on.
-    pub fn set_share(&self, share: RateLimit) {
-        self.share.set(share);
+    pub fn set_share(&self, share: RateLimit, now: Stamp) {
+        self.share.change(&self.share_bucket, share, now);
         self.share_quantum.store(share.quantum(), Relaxed);
     }
 
@@ -89,7 +91,8 @@ impl Node {
 
     /// As if nothing had ever been sent.
     pub fn forget(&self) {
-        self.set_share(RateLimit::FREE);
+        self.share.lift(&self.share_bucket);
+        self.share_quantum.store(0, Relaxed);
         self.buckets().iter().for_each(|(bucket, _)| bucket.fill());
         for count in [&self.debt, &self.drawn, &self.held_back] {
             count.store(0, Relaxed);

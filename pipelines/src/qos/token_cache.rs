@@ -160,10 +160,17 @@ impl<'t> Level<'t> {
 
     /// Takes `n`, there or not.
     fn take(&self, n: u64, now: Stamp) {
-        self.node.ceil_bucket.take(n, self.ceil, now);
-        self.node.share_bucket.take(n, self.share, now);
-        self.node.assured_bucket.take(n, self.assured, now);
-        self.node.drawn.fetch_add(n, Relaxed);
+        let node = self.node;
+        if !self.ceil.is_free() {
+            node.ceil_bucket.take(n, &node.ceil, now);
+        }
+        if !self.share.is_free() {
+            node.share_bucket.take(n, &node.share, now);
+        }
+        if !self.assured.is_free() {
+            node.assured_bucket.take(n, &node.assured, now);
+        }
+        node.drawn.fetch_add(n, Relaxed);
     }
 }
 

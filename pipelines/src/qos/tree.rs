@@ -276,11 +276,12 @@ impl Tree {
         self.mark_limited(vnic);
     }
 
-    /// Sets what a node may do. Takes effect with the next packets.
-    pub fn set(&self, id: NodeId, limits: &NodeLimits) {
+    /// Sets what a node may do. Takes effect with the next packets. `now_ns` is the workers' time: what was taken until then
+    /// is owed in bytes; before anything was taken it does not matter.
+    pub fn set(&self, id: NodeId, limits: &NodeLimits, now_ns: u64) {
         let node = self.node(id);
         let had = node.has_limit();
-        node.set(limits);
+        node.set(limits, Stamp::from_ns(now_ns));
         match (had, node.has_limit()) {
             (false, true) => self.limits.fetch_add(1, Relaxed),
             (true, false) => self.limits.fetch_sub(1, Relaxed),
@@ -314,9 +315,10 @@ impl Tree {
 
     /// Sets the rate up to which a vNIC's CNPs, ACKs, NAKs and connection manager's messages are not treated as
     /// data; 0: no limit.
-    pub fn set_control_rate(&self, direction: Direction, vnic: u32, rate: BitsPerSec) {
+    pub fn set_control_rate(&self, direction: Direction, vnic: u32, rate: BitsPerSec, now_ns: u64) {
         let class = &self.classes[self.leaf(direction, vnic, Class::Rdma).0 as usize];
-        class.control.set(RateLimit::new(rate, (rate / 800).max(16 << 10)));
+        let limit = RateLimit::new(rate, (rate / 800).max(16 << 10));
+        class.control.change(&class.control_bucket, limit, Stamp::from_ns(now_ns));
     }
 
     /// True while a vNIC's control packets keep to their rate; then this one is counted against it.
@@ -326,7 +328,7 @@ impl Tree {
         let limit = class.control.get();
         let within = class.control_bucket.wait(u64::from(bytes), limit, now) == 0;
         if within {
-            class.control_bucket.take(u64::from(bytes), limit, now);
+            class.control_bucket.take(u64::from(bytes), &class.control, now);
         }
         within
     }
@@ -363,10 +365,10 @@ impl Tree {
     pub fn debit(&self, leaf: Leaf, bytes: u64, now_ns: u64) {
         let now = Stamp::from_ns(now_ns);
         let path = self.path(leaf);
-        path[0].assured_bucket.take(bytes, path[0].assured.get(), now);
-        path[0].share_bucket.take(bytes, path[0].share.get(), now);
+        path[0].assured_bucket.take(bytes, &path[0].assured, now);
+        path[0].share_bucket.take(bytes, &path[0].share, now);
         for node in path {
-            node.ceil_bucket.take(bytes, node.ceil.get(), now);
+            node.ceil_bucket.take(bytes, &node.ceil, now);
             node.drawn.fetch_add(bytes, Relaxed);
         }
         self.wake(leaf);

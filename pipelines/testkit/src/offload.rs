@@ -50,7 +50,7 @@ impl Host {
     pub fn limit(&self, direction: Direction, vnic: u32, class: Class, ceil: u64) {
         let tree = self.tree();
         let node = tree.leaf_node(tree.leaf(direction, vnic, class));
-        tree.set(node, &NodeLimits { ceil, ..NodeLimits::FREE });
+        tree.set(node, &NodeLimits { ceil, ..NodeLimits::FREE }, self.world.now.ns);
     }
 
     /// The NFT entries.

@@ -293,8 +293,11 @@ fn translate_refuses_what_hardware_would_do_otherwise() {
     refused(unresolved, 1, &tcp, OffloadRefusal::Unresolved);
     let vnic_ceiling = |host: &mut Host| {
         let node = host.tree().vnic_node(Direction::Out, 0);
-        host.tree()
-            .set(node, &pipelines::qos::NodeLimits { ceil: 1_000_000, ..pipelines::qos::NodeLimits::FREE });
+        host.tree().set(
+            node,
+            &pipelines::qos::NodeLimits { ceil: 1_000_000, ..pipelines::qos::NodeLimits::FREE },
+            0,
+        );
     };
     refused(vnic_ceiling, 1, &tcp, OffloadRefusal::NoShare);
     let mut host = Host::new(lab(1, UNDERLAYS[2]));

@@ -441,7 +441,7 @@ fn rates_are_those_of_the_wire_and_no_super_frame_is_too_long() {
         let mut world = plain();
         let tree = world.worker.overlay.dhtb().tree();
         let node = if link { tree.link_node(Direction::Out) } else { tree.vnic_node(Direction::Out, 0) };
-        tree.set(node, &NodeLimits { ceil: RATE, burst: 16 << 10, ..NodeLimits::FREE });
+        tree.set(node, &NodeLimits { ceil: RATE, burst: 16 << 10, ..NodeLimits::FREE }, world.now.ns);
         let first = all_to(UPLINK, world.run(1, vec![super_frame(&v4(A, R), 59_970)]));
         assert_eq!(first.len(), 42, "a full bucket lets it go");
         // Preamble, gap and FCS; of the vNIC the inner frames.
@@ -483,7 +483,7 @@ fn rdma_goes_by() {
     let tree = world.worker.overlay.dhtb().tree();
     let leaf = tree.leaf(Direction::Out, 0, pipelines::qos::Class::Tcp);
     let node = tree.leaf_node(leaf);
-    tree.set(node, &NodeLimits { ceil: 10_000_000, burst: 16 << 10, ..NodeLimits::FREE });
+    tree.set(node, &NodeLimits { ceil: 10_000_000, burst: 16 << 10, ..NodeLimits::FREE }, world.now.ns);
     let bth = Bth::new(opcode::RC_SEND_ONLY, wire::Qpn::truncated(5), wire::Psn::truncated(1));
     let rdma = || HeapBuf::new(&v4(A, R).roce(7, bth, &[1; 64]));
     let out =

@@ -231,12 +231,12 @@ fn limit(tree: &Tree) {
         burst: SAVED,
     };
     for direction in Direction::ALL {
-        tree.set(tree.link_node(direction), &limits(0, 400));
-        tree.set(tree.tenant_node(direction, 0), &limits(200, 300));
+        tree.set(tree.link_node(direction), &limits(0, 400), 0);
+        tree.set(tree.tenant_node(direction, 0), &limits(200, 300), 0);
         for vnic in 0..2 {
-            tree.set(tree.vnic_node(direction, vnic), &limits(90, 200));
+            tree.set(tree.vnic_node(direction, vnic), &limits(90, 200), 0);
             for class in Class::ALL {
-                tree.set(tree.leaf_node(tree.leaf(direction, vnic, class)), &limits(40, 0));
+                tree.set(tree.leaf_node(tree.leaf(direction, vnic, class)), &limits(40, 0), 0);
             }
         }
     }

@@ -18,7 +18,11 @@ const MBIT: u64 = 1_000_000;
 
 fn limit(world: &World, direction: Direction, vnic: u32, ceil: u64) {
     let tree = world.worker.overlay.dhtb().tree();
-    tree.set(tree.vnic_node(direction, vnic), &NodeLimits { ceil, burst: 16 << 10, ..NodeLimits::FREE });
+    tree.set(
+        tree.vnic_node(direction, vnic),
+        &NodeLimits { ceil, burst: 16 << 10, ..NodeLimits::FREE },
+        world.now.ns,
+    );
 }
 
 fn later(world: &mut World, ns: u64) {
@@ -123,7 +127,7 @@ fn shaper_order_outlives_the_last_limit() {
     let mut out: Vec<Vec<u8>> = (0..40).flat_map(|n| send(&mut world, n)).collect();
     assert!(out.len() < 25, "{}", out.len());
     let tree = world.worker.overlay.dhtb().tree();
-    tree.set(tree.vnic_node(Direction::Out, 0), &NodeLimits::FREE);
+    tree.set(tree.vnic_node(Direction::Out, 0), &NodeLimits::FREE, world.now.ns);
     assert!(tree.is_free());
     assert!(send(&mut world, 40).is_empty(), "it waits behind the others");
     later(&mut world, 1_000_000);
@@ -223,7 +227,7 @@ fn shaper_an_ack_does_not_pass_a_waiting_read_response() {
 fn shaper_a_notification_does_not_wait() {
     let mut world = plain();
     limit(&world, Direction::Out, 0, 100 * MBIT);
-    world.worker.overlay.dhtb().tree().set_control_rate(Direction::Out, 0, MBIT / 5);
+    world.worker.overlay.dhtb().tree().set_control_rate(Direction::Out, 0, MBIT / 5, world.now.ns);
     let mut n = 0;
     while world.worker.counters.waiting.get() < 10 {
         world.run(1, vec![HeapBuf::new(&rdma(0x0e, n, 0, &[0; 1024]))]);
@@ -241,7 +245,7 @@ fn shaper_a_notification_does_not_wait() {
 fn shaper_opcodes_buy_no_bandwidth() {
     let mut world = plain();
     limit(&world, Direction::Out, 0, 10 * MBIT);
-    world.worker.overlay.dhtb().tree().set_control_rate(Direction::Out, 0, MBIT / 5);
+    world.worker.overlay.dhtb().tree().set_control_rate(Direction::Out, 0, MBIT / 5, world.now.ns);
     let mut bytes = 0;
     let frames = [
         rdma(opcode::RC_ACK, 1, 2, Aeth::new(0x1f, 1).bytes()),

@@ -79,7 +79,7 @@ fn shaper_a_super_frame_with_tokens_at_hand_is_not_cut_before_its_time() {
     let mut world = plain();
     let tree = world.worker.overlay.dhtb().tree();
     let node = tree.vnic_node(Direction::Out, 0);
-    tree.set(node, &NodeLimits { ceil: 1000 * MBIT, burst: 256 << 10, ..NodeLimits::FREE });
+    tree.set(node, &NodeLimits { ceil: 1000 * MBIT, burst: 256 << 10, ..NodeLimits::FREE }, world.now.ns);
     for n in 0..4 {
         let packet = super_frame(n * 40_000, 40_000, 1400);
         let wanted = pieces(&packet);

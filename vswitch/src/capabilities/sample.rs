@@ -174,7 +174,7 @@ pub fn chains(from: u16, to: u16) -> Result<Vec<SampleChain>, String> {
         if flow.metered {
             for class in [Class::Rdma, Class::Tcp] {
                 let node = tree.leaf_node(tree.leaf(Direction::Out, vnic, class));
-                tree.set(node, &NodeLimits { ceil: CEILING, ..NodeLimits::FREE });
+                tree.set(node, &NodeLimits { ceil: CEILING, ..NodeLimits::FREE }, 0);
             }
         }
         let source = if flow.tunnelled { UPLINK } else { ONE };

@@ -225,7 +225,7 @@ impl Switch {
         let begin = concerned.iter().filter(|one| one.vnic.group_set != 0 && was_free(one.vnic));
         self.connections.configure(config);
         self.connections.pick_up(config, self.pool.now(), begin.map(|one| one.vnic.index));
-        self.qos.configure(config, &change.gone, &concerned, &snapshot);
+        self.qos.configure(config, &change.gone, &concerned, &snapshot, self.pool.now().ns);
         self.services.configure(&change.gone, &concerned);
         self.hand_out()
     }

@@ -150,17 +150,18 @@ impl QosControl {
         gone: &[u32],
         concerned: &[Concerned<'_>],
         snapshot: &Snapshot,
+        now_ns: u64,
     ) {
         let vpcs: HashMap<&str, &BothWays> =
             config.vpcs.iter().map(|vpc| (vpc.name.as_str(), &vpc.qos)).collect();
         for direction in Direction::ALL {
             let limits = NodeLimits { ceil: link(config, direction), ..NodeLimits::FREE };
-            self.set(self.tree.link_node(direction), limits);
+            self.set(self.tree.link_node(direction), limits, now_ns);
         }
-        gone.iter().for_each(|&index| self.forget(index));
+        gone.iter().for_each(|&index| self.forget(index, now_ns));
         for &Concerned { vnic, config: given } in concerned {
             let vpc = vpcs.get(given.vpc.as_str()).copied();
-            self.put(config, vnic, &VnicAndVpcLimits { vnic: given, vpc });
+            self.put(config, vnic, &VnicAndVpcLimits { vnic: given, vpc }, now_ns);
         }
         let before = std::mem::take(&mut self.vpcs);
         for vpc in snapshot.vpcs.iter().flatten() {
@@ -168,13 +169,14 @@ impl QosControl {
             self.vpcs.insert(vpc.index);
             for direction in Direction::ALL {
                 let below = self.promised[direction as usize].get(&vpc.index).copied().unwrap_or(0);
-                self.set(self.tree.tenant_node(direction, vpc.index), limits(of_way(both, direction), below));
+                let limits = limits(of_way(both, direction), below);
+                self.set(self.tree.tenant_node(direction, vpc.index), limits, now_ns);
             }
         }
         for index in before {
             if !self.vpcs.contains(&index) {
                 for direction in Direction::ALL {
-                    self.set(self.tree.tenant_node(direction, index), NodeLimits::FREE);
+                    self.set(self.tree.tenant_node(direction, index), NodeLimits::FREE, now_ns);
                 }
             }
         }
@@ -203,7 +205,7 @@ impl QosControl {
     }
 
     /// Gives a vNIC its limits, where they are others than before.
-    fn put(&mut self, config: &Config, vnic: &Vnic, given: &VnicAndVpcLimits<'_>) {
+    fn put(&mut self, config: &Config, vnic: &Vnic, given: &VnicAndVpcLimits<'_>, now_ns: u64) {
         let known = self.vnics.get(&vnic.index).copied();
         let mut placed = Placed { vpc: vnic.vpc, control: [0; 2], assured: [0; 2] };
         if known.is_none_or(|known| known.vpc != vnic.vpc) {
@@ -214,20 +216,20 @@ impl QosControl {
             let new = self.wanted(config, vnic.index, given, direction);
             (placed.control[way], placed.assured[way]) = (new.control, new.assured());
             if known.is_none_or(|known| known.control[way] != new.control) {
-                self.tree.set_control_rate(direction, vnic.index, new.control);
+                self.tree.set_control_rate(direction, vnic.index, new.control, now_ns);
             }
-            new.nodes.into_iter().for_each(|(node, limits)| self.set(node, limits));
+            new.nodes.into_iter().for_each(|(node, limits)| self.set(node, limits, now_ns));
         }
         self.promise(known, Some(placed));
         self.vnics.insert(vnic.index, placed);
     }
 
     /// Takes its limits from a vNIC that is gone.
-    fn forget(&mut self, index: u32) {
+    fn forget(&mut self, index: u32, now_ns: u64) {
         let Some(known) = self.vnics.remove(&index) else { return };
         self.tree.forget(index);
         self.promise(Some(known), None);
-        self.nodes_of(index).into_iter().for_each(|node| self.set(node, NodeLimits::FREE));
+        self.nodes_of(index).into_iter().for_each(|node| self.set(node, NodeLimits::FREE, now_ns));
     }
 
     /// Changes what VPCs' vNICs are assured by what one of them is.
@@ -266,11 +268,11 @@ impl QosControl {
     }
 
     /// Writes the limits of a node where they are others.
-    fn set(&mut self, node: NodeId, limits: NodeLimits) {
+    fn set(&mut self, node: NodeId, limits: NodeLimits, now_ns: u64) {
         if self.limits(node) == limits {
             return;
         }
-        self.tree.set(node, &limits);
+        self.tree.set(node, &limits, now_ns);
         if limits == NodeLimits::FREE {
             self.applied.remove(&node);
         } else {

@@ -74,7 +74,7 @@ mod tests {
     fn dhtb_rates_are_divided_beside_the_workers() {
         let tree = Arc::new(Tree::new(TreeSize { tenants: 1, vnics: 2 }, &|_, _| {}));
         let link = NodeLimits { ceil: 1_000_000_000, ..NodeLimits::FREE };
-        tree.set(tree.link_node(Direction::Out), &link);
+        tree.set(tree.link_node(Direction::Out), &link, 0);
         let start = Instant::now();
         let thread =
             DividerThread::start(Divider::new(tree.clone()), move || start.elapsed().as_nanos() as u64)

@@ -64,7 +64,7 @@ impl Field {
     }
 
     fn ceil(&self, node: NodeId, rate: u64, burst: u64) {
-        self.tree.set(node, &NodeLimits { ceil: rate, burst, ..NodeLimits::FREE });
+        self.tree.set(node, &NodeLimits { ceil: rate, burst, ..NodeLimits::FREE }, self.now_ns);
     }
 
     /// The bytes, and those of tunnels, that are sent of a run as the stage pays for it: together, else one by one.

@@ -1,6 +1,7 @@
 //! The tree in simulation: ceilings, weights, what is assured, lent and returned, with many seeds.
 
 mod caches;
+mod changes;
 mod sim;
 
 use super::*;
@@ -253,7 +254,8 @@ fn dhtb_clocks_may_differ() {
             sim.senders.push(Sender::new(n, Class::Tcp, Manner::Greedy).on(n as usize));
         }
         sim.vnic(3, 3, ceil(100_000_000));
-        sim.run(200);
+        // Until what the ceiling had saved up is spent.
+        sim.run(1_000);
         let rates = sim.run(400);
         near(rates.iter().sum(), 1e9, 1.0);
         near(rates[3], 1e8, 1.0);
@@ -280,19 +282,6 @@ fn dhtb_a_worker_may_be_away() {
     near(rates[0] + rates[1], 40e6, 1.0);
     near(rates[0], 10e6, 2.0);
     near(rates[1], 30e6, 2.0);
-}
-
-/// Who waits at a low rate hears of a higher one at once.
-#[test]
-fn dhtb_a_raised_rate_counts_for_those_that_wait() {
-    let mut sim = Sim::new(1, 8);
-    sim.vnic(0, 0, NodeLimits { burst: 2_000, ..ceil(8_000) });
-    sim.senders = vec![Sender::new(0, Class::Tcp, Manner::Greedy)];
-    sim.run(1_000);
-    // A packet takes 1.5 s at this rate.
-    sim.vnic(0, 0, ceil(100_000_000));
-    assert!(sim.run(20)[0] > 50e6);
-    near(sim.run(200)[0], 100e6, 1.0);
 }
 
 /// Of a vNIC that is gone nothing is left for the next with its number; without limits the tree is out of the way.
@@ -368,29 +357,6 @@ fn dhtb_sizes_and_numbers_of_flows_do_not_matter() {
     sim.senders.extend((0..100).map(|_| Sender::new(1, Class::Tcp, Manner::Blind(GBIT / 50))));
     sim.run(50);
     near(sim.run(300)[0], GBIT as f64 / 2.0, 2.0);
-}
-
-/// What an idle sibling leaves is lent within 10 ms, and back within 10 ms.
-#[test]
-fn dhtb_lent_and_returned_within_ten_milliseconds() {
-    for (class, manner) in [(Class::Tcp, Manner::Greedy), (Class::Rdma, Manner::Blind(2 * GBIT))] {
-        for seed in 0..5 {
-            let mut sim = Sim::new(2, seed);
-            sim.link(GBIT);
-            sim.vnic(0, 0, NodeLimits::FREE);
-            sim.vnic(1, 1, NodeLimits { assured: GBIT / 2, ..NodeLimits::FREE });
-            sim.senders =
-                vec![Sender::new(0, class, manner), Sender::new(1, Class::Tcp, Manner::Silent).on(1)];
-            sim.run(100);
-            near(sim.run(50)[0], GBIT as f64, 2.0);
-            sim.senders[1].manner = Manner::Greedy;
-            sim.run(10);
-            near(sim.run(20)[1], GBIT as f64 / 2.0, 5.0);
-            sim.senders[1].manner = Manner::Silent;
-            sim.run(10);
-            near(sim.run(20)[0], GBIT as f64, 5.0);
-        }
-    }
 }
 
 /// A class under its assured rate is never marked, queued or dropped, whatever its siblings do.

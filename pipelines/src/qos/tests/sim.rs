@@ -113,21 +113,22 @@ impl Sim {
     }
 
     pub fn link(&self, ceil: u64) {
-        self.tree.set(self.tree.link_node(Direction::Out), &NodeLimits { ceil, ..NodeLimits::FREE });
+        let limits = NodeLimits { ceil, ..NodeLimits::FREE };
+        self.tree.set(self.tree.link_node(Direction::Out), &limits, self.now_ns);
     }
 
     pub fn tenant(&self, tenant: u32, limits: NodeLimits) {
-        self.tree.set(self.tree.tenant_node(Direction::Out, tenant), &limits);
+        self.tree.set(self.tree.tenant_node(Direction::Out, tenant), &limits, self.now_ns);
     }
 
     pub fn vnic(&self, vnic: u32, tenant: u32, limits: NodeLimits) {
         self.tree.set_tenant(vnic, tenant);
-        self.tree.set(self.tree.vnic_node(Direction::Out, vnic), &limits);
+        self.tree.set(self.tree.vnic_node(Direction::Out, vnic), &limits, self.now_ns);
     }
 
     pub fn class(&self, vnic: u32, class: Class, limits: NodeLimits) {
         let leaf = self.tree.leaf(Direction::Out, vnic, class);
-        self.tree.set(self.tree.leaf_node(leaf), &limits);
+        self.tree.set(self.tree.leaf_node(leaf), &limits, self.now_ns);
     }
 
     pub fn sent(&mut self, n: usize, marked: bool) {

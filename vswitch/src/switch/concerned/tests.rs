@@ -125,7 +125,7 @@ impl Lab {
         let (gone, concerned) = all(&before, &after, &difference.new);
         let quotas = rdma::quotas(&difference.new, &rdma::Devices::default()).unwrap();
         self.rcft.configure(config, &quotas, &gone, &concerned);
-        self.qos.configure(config, &gone, &concerned, &after);
+        self.qos.configure(config, &gone, &concerned, &after, 0);
         self.topology.settle(&mut self.neighbours);
         let held: Vec<u32> = self.topology.held().collect();
         held.into_iter().for_each(|index| self.topology.let_go(index));

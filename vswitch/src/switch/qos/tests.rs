@@ -41,7 +41,7 @@ impl Lab {
         let before = self.topology.snapshot().clone();
         let snapshot = self.topology.commit();
         let (gone, concerned) = crate::switch::concerned::testing::all(&before, &snapshot, &config);
-        self.control.configure(&config, &gone, &concerned, &snapshot);
+        self.control.configure(&config, &gone, &concerned, &snapshot, 0);
         self.topology.settle(&mut self.neighbours);
     }
 
@@ -78,7 +78,7 @@ fn repair_dhtb_buckets_are_full_after_834_days_of_rest() {
     );
     let tree = lab.control.tree.clone();
     let leaf = tree.leaf(Direction::Out, 0, Class::Rdma);
-    tree.set_control_rate(Direction::Out, 0, 8_000_000);
+    tree.set_control_rate(Direction::Out, 0, 8_000_000, 0);
     let start = 1_000_000_000;
     while tree.may_control(leaf, 1_500, start) {}
     let day = 86_400_000_000_000;
