@@ -2,7 +2,7 @@
 //! microseconds with thousands of classes, so no worker does it: whoever owns the [`Divider`] has a thread for it.
 //!
 //! Only classes that are in use cost anything: they announce themselves ([`Tree::wake`]) and are forgotten when
-//! they have been quiet for a while.
+//! they have been quiet for a while, in hardware too.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -114,7 +114,7 @@ impl Divider {
 
     fn run(&mut self, tree: &Tree, now_ns: u64) {
         let elapsed = now_ns.saturating_sub(self.last_ns).clamp(1, 100 * EPOCH_NS) as f64;
-        self.last_ns = now_ns;
+        let since_ns = std::mem::replace(&mut self.last_ns, now_ns);
         let epoch = (EPOCH_NS + EPOCH_PER_CLASS_NS * self.awake.len() as u64).min(EPOCH_MAX_NS);
         let resting = self.awake.is_empty() && tree.is_free();
         self.due_ns = now_ns + if resting { REST_NS } else { epoch };
@@ -130,10 +130,15 @@ impl Divider {
                 settle(tree, awake.leaf, Stamp::from_ns(now_ns));
                 awake.drawn = node.drawn.load(Relaxed);
             }
+            let in_hardware = tree.take_owed(awake.leaf, since_ns, now_ns);
+            let in_use = owes || in_hardware || awake.quiet < QUIET_EPOCHS;
             // One that moved to another tenant announces itself anew.
-            let stays = (owes || awake.quiet < QUIET_EPOCHS) && tree.tenant_of(awake.vnic) == awake.tenant;
+            let stays = in_use && tree.tenant_of(awake.vnic) == awake.tenant;
             if !stays {
                 node.awake.store(0, Relaxed);
+                if in_hardware {
+                    tree.wake(awake.leaf);
+                }
             }
             stays
         });
@@ -192,7 +197,8 @@ impl Divider {
             let greedy = held_back != awake.held_back;
             (awake.drawn, awake.held_back) = (drawn, held_back);
             awake.expected = used.max(awake.expected * MEMORY);
-            let demand = if greedy { f64::INFINITY } else { awake.expected };
+            let elsewhere = tree.expected_in_hardware(awake.leaf, self.last_ns);
+            let demand = if greedy { f64::INFINITY } else { awake.expected.max(elsewhere) };
             classes.push(claim(tree, node, tree.leaf_node(awake.leaf), demand));
         }
         // Upwards: what the children want, their parent wants.

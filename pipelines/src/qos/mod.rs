@@ -11,6 +11,7 @@
 mod bucket;
 mod divide;
 mod divider;
+mod hardware;
 mod node;
 mod queue;
 mod token_cache;

@@ -57,6 +57,8 @@ pub(super) struct Node {
     /// Bytes that all workers together may hold under its ceiling, and under its share; 0: as they like.
     pub quantum: AtomicU32,
     pub share_quantum: AtomicU32,
+    /// Until when a class has something in hardware, workers' time; 0: it has nothing there.
+    pub hardware_until_ns: AtomicU64,
 }
 
 impl Node {
@@ -94,7 +96,7 @@ impl Node {
         self.share.lift(&self.share_bucket);
         self.share_quantum.store(0, Relaxed);
         self.buckets().iter().for_each(|(bucket, _)| bucket.fill());
-        for count in [&self.debt, &self.drawn, &self.held_back] {
+        for count in [&self.debt, &self.drawn, &self.held_back, &self.hardware_until_ns] {
             count.store(0, Relaxed);
         }
     }

@@ -174,6 +174,12 @@ impl<'t> Level<'t> {
     }
 }
 
+/// Takes `n` tokens of a class and of all above it, there or not.
+pub(super) fn take(tree: &Tree, leaf: Leaf, n: u64, now: Stamp) {
+    let path = tree.path(leaf);
+    (0..4).for_each(|place| Level::at(&path, place).take(n, now));
+}
+
 /// Pays what a class owes that sends nothing now, as far as there are tokens.
 pub(super) fn settle(tree: &Tree, leaf: Leaf, now: Stamp) {
     let path = tree.path(leaf);

@@ -10,6 +10,7 @@ use zerocopy::FromZeros;
 
 use super::bucket::{BitsPerSec, RateLimit, RateLimitCell, Stamp, TokenBucket};
 use super::divider::EPOCH_NS;
+use super::hardware::HardwareUse;
 use super::node::{LeafRates, Node, NodeLimits, NodeView};
 use crate::direction::Direction;
 use crate::mem::Slab;
@@ -125,6 +126,8 @@ pub struct Tree {
     size: TreeSize,
     pub(super) nodes: Slab<Node>,
     classes: Slab<ClassCell>,
+    /// What classes do in hardware.
+    hardware: Slab<HardwareUse>,
     /// Tenant of each vNIC.
     tenants: Box<[AtomicU32]>,
     /// Workers that draw from it.
@@ -153,6 +156,7 @@ impl Tree {
             size,
             nodes,
             classes: Slab::zeroed(4 * size.vnics as usize, advise),
+            hardware: Slab::zeroed(4 * size.vnics as usize, advise),
             tenants: (0..size.vnics).map(|_| AtomicU32::new(0)).collect(),
             drawing: AtomicU32::new(0),
             limits: AtomicU32::new(0),
@@ -168,7 +172,8 @@ impl Tree {
 
     /// Bytes of all that is shared.
     pub fn bytes(&self) -> usize {
-        size_of_val(&*self.nodes) + size_of_val(&*self.classes) + size_of_val(&*self.tenants)
+        let classes = size_of_val(&*self.classes) + size_of_val(&*self.hardware);
+        size_of_val(&*self.nodes) + classes + size_of_val(&*self.tenants)
     }
 
     /// Lets the buckets of one place rest; which place is next. To be called again and again: they all
@@ -226,6 +231,11 @@ impl Tree {
     #[inline(always)]
     pub(super) fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.place()]
+    }
+
+    /// What a class does in hardware.
+    pub(super) fn hardware(&self, leaf: Leaf) -> &HardwareUse {
+        &self.hardware[leaf.0 as usize]
     }
 
     /// The way from classes up to the link.
@@ -361,19 +371,6 @@ impl Tree {
         }
     }
 
-    /// Debits a class for traffic that did not pass here (a NIC's counters).
-    pub fn debit(&self, leaf: Leaf, bytes: u64, now_ns: u64) {
-        let now = Stamp::from_ns(now_ns);
-        let path = self.path(leaf);
-        path[0].assured_bucket.take(bytes, &path[0].assured, now);
-        path[0].share_bucket.take(bytes, &path[0].share, now);
-        for node in path {
-            node.ceil_bucket.take(bytes, &node.ceil, now);
-            node.drawn.fetch_add(bytes, Relaxed);
-        }
-        self.wake(leaf);
-    }
-
     /// Counts a packet of a class that was marked.
     pub fn count_mark(&self, leaf: Leaf) {
         self.classes[leaf.0 as usize].marked.fetch_add(1, Relaxed);
@@ -399,6 +396,7 @@ impl Tree {
                 class.control_bucket.fill();
                 class.marked.store(0, Relaxed);
                 class.dropped.store(0, Relaxed);
+                self.hardware(leaf).forget();
             }
             let ids = leaves.map(|leaf| self.leaf_node(leaf)).into_iter();
             ids.chain([self.vnic_node(direction, vnic)]).for_each(|id| self.node(id).forget());

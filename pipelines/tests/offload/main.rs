@@ -15,6 +15,7 @@ mod ipv6;
 mod manager;
 mod mixed;
 mod model;
+mod neighbours;
 mod order;
 mod queue_pairs;
 mod red;

@@ -83,7 +83,7 @@ mod tests {
         let share = || tree.view(tree.leaf_node(leaf), start.elapsed().as_nanos() as u64).share;
         while share() == 0 {
             assert!(start.elapsed() < Duration::from_secs(60), "no share");
-            tree.debit(leaf, 10_000, start.elapsed().as_nanos() as u64);
+            tree.debit(leaf, 10_000, 1_000_000, start.elapsed().as_nanos() as u64);
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(share() <= 1_000_000_000, "{}", share());

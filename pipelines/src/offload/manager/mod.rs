@@ -167,6 +167,8 @@ impl Manager {
         self.install_hot(back_end, tables, hot, now_ns);
         self.shut_ways(back_end);
         self.take_off_red(back_end, 0);
+        let ns = u64::try_from(ns).unwrap_or(u64::MAX).min(self.policy.refresh_ns);
+        self.expect(tables, now_ns.saturating_add(2 * ns));
         std::mem::take(&mut self.debits)
     }
 
@@ -226,11 +228,13 @@ impl Manager {
                 Ok(usage) => match flow.counter.read(usage, pace) {
                     Growth::By(Usage { packets, bytes }) => {
                         (flow.counted_ns, flow.is_silent) = (now_ns, false);
+                        let over_ns = flow.meter.stands_ns(now_ns);
                         flow.meter.rise(packets, bytes, now_ns, patience);
                         if packets > 0 {
                             let leaf = installed.facts.leaf;
                             self.classes.seen(leaf, packets, bytes, installed.facts.tunnel_len);
-                            self.debits.push(Debit { selector: flow.selector, packets, bytes, leaf });
+                            let selector = flow.selector;
+                            self.debits.push(Debit { selector, packets, bytes, leaf, over_ns });
                         }
                         continue;
                     }
@@ -384,7 +388,8 @@ impl Manager {
             match flow.counter.read(usage, pace) {
                 Growth::By(Usage { packets: 0, .. }) => {}
                 Growth::By(Usage { packets, bytes }) => {
-                    self.debits.push(Debit { selector: flow.selector, packets, bytes, leaf });
+                    let (selector, over_ns) = (flow.selector, flow.meter.stands_ns(self.last_ns));
+                    self.debits.push(Debit { selector, packets, bytes, leaf, over_ns });
                 }
                 growth => self.counters.doubt(growth),
             }

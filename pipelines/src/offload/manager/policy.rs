@@ -88,6 +88,8 @@ pub struct Debit {
     pub bytes: u64,
     /// The class whose tokens are taken; `None` for traffic that stays on this host.
     pub leaf: Option<Leaf>,
+    /// In how long they came, as far as that is known.
+    pub over_ns: u64,
 }
 
 /// NFT flows by where they are.

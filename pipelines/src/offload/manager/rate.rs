@@ -59,6 +59,11 @@ impl RateEstimator {
         }
     }
 
+    /// For how long it has not been seen to go up.
+    pub const fn stands_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.at_ns)
+    }
+
     /// Packets and bytes a second when the counter last went up; 0 when it stands still.
     pub const fn rate(&self) -> Rate {
         self.rate

@@ -1,9 +1,10 @@
-//! Rates of classes in hardware: their meters follow their shares.
+//! Rates of classes in hardware: their meters follow their shares, and their shares what their flows send.
 
 use super::super::translate::{self, Tables};
 use super::flow::{OffloadFlow, Status};
 use super::time::Work;
 use super::{Leaf, Manager};
+use crate::offload::hasher::Map;
 use rules::{BackEnd, Cause, FlowError};
 
 /// The meter at which a round over all of them ended, because the back end had to be asked again.
@@ -12,6 +13,10 @@ pub(super) struct RatesDue {
     meter: u32,
     since_ns: u64,
 }
+
+/// A class in hardware is expected to send this part more than it did: so much its flows may grow by, and their mean frame
+/// change, before its meter holds them back.
+const HEADROOM: u64 = 8;
 
 impl Manager {
     /// Sets the meters of classes to their shares as they are now. Flows of a class whose meter the device does not change
@@ -53,6 +58,26 @@ impl Manager {
         }
         for (id, error) in refused {
             self.withdraw_class(back_end, Leaf(id - 1), &error, now_ns);
+        }
+    }
+
+    /// Tells the tree what the classes of flows in hardware, and on their way there, are going to send until `until_ns`: the
+    /// next turn, and as long again, for it may come late. The tree itself sees nothing of them before.
+    pub(super) fn expect(&mut self, tables: &Tables, until_ns: u64) {
+        let overhead = u64::from(tables.snapshot.settings.red.overhead);
+        let held_back = self.classes.take_held_back();
+        let mut rates: Map<Leaf, u64> = Map::default();
+        for flow in self.flows.iter() {
+            let leaf = flow.state.installed().and_then(|installed| installed.facts.leaf);
+            let Some(leaf) = leaf else { continue };
+            let rate = flow.rate();
+            let bytes = rate.bytes.saturating_add(rate.packets.saturating_mul(overhead));
+            let sum = rates.entry(leaf).or_default();
+            *sum = sum.saturating_add(bytes.saturating_mul(8));
+        }
+        for (leaf, rate) in rates {
+            let more = rate.saturating_add(rate / HEADROOM);
+            tables.tree.expect(leaf, if held_back.contains(&leaf) { u64::MAX } else { more }, until_ns);
         }
     }
 

@@ -11,6 +11,8 @@
 //! A class whose meter turns packets away wants more than it may have. Then some packets of a flow would wait in software
 //! and others overtake them in hardware, so all of its flows come back, and are looked at again later.
 
+use std::collections::HashSet;
+
 use super::Manager;
 use super::flow::{OffloadFlow, Pin, Status, Why};
 use super::policy::Debit;
@@ -25,6 +27,8 @@ pub(super) struct Classes {
     frames: Map<Leaf, Frames>,
     /// Turned away, and not taken off yet.
     red: Map<Leaf, Usage>,
+    /// Of which something was turned away since the tree was told so.
+    held_back: HashSet<Leaf>,
 }
 
 /// Packets of a class since the last time its meter was set.
@@ -76,6 +80,11 @@ impl Classes {
         }
     }
 
+    /// Classes of which something was turned away since this was asked last.
+    pub fn take_held_back(&mut self) -> HashSet<Leaf> {
+        std::mem::take(&mut self.held_back)
+    }
+
     /// Takes off these debits what their classes turned away.
     fn take_off(&mut self, debits: &mut [Debit]) {
         self.red.retain(|leaf, red| {
@@ -125,6 +134,7 @@ impl Manager {
             red.packets += usage.packets;
             red.bytes += usage.bytes;
             if usage.packets > 0 {
+                self.classes.held_back.insert(Leaf(id - 1));
                 over.push(Leaf(id - 1));
             }
         }

@@ -2,6 +2,7 @@
 
 mod caches;
 mod changes;
+mod hardware;
 mod sim;
 
 use super::*;
@@ -442,24 +443,4 @@ fn dhtb_what_cannot_be_marked_waits() {
     near(sim.run(300)[0], GBIT as f64, 1.0);
     assert_eq!((sim.senders[0].marked, sim.senders[0].dropped), (0, 0));
     assert!(sim.senders[0].waited > 1000);
-}
-
-/// External use (a NIC's counters) is debited: what is left is what the software passes.
-#[test]
-fn dhtb_debits_from_outside_count() {
-    let mut sim = Sim::new(1, 4);
-    sim.link(10 * GBIT);
-    sim.vnic(0, 0, ceil(GBIT));
-    sim.senders = vec![Sender::new(0, Class::Tcp, Manner::Greedy)];
-    let leaf = sim.tree.leaf(Direction::Out, 0, Class::Tcp);
-    sim.run(50);
-    let mut rates = Vec::new();
-    for _ in 0..300 {
-        // 600 Mbit/s in hardware.
-        sim.tree.debit(leaf, 75_000, sim.now_ns);
-        rates.push(sim.run(1)[0]);
-    }
-    near(rates.iter().sum::<f64>() / 300.0, 0.4 * GBIT as f64, 2.0);
-    let meter = sim.tree.meter(leaf);
-    assert!(meter.peak > 0 && meter.burst > 0);
 }

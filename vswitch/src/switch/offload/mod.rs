@@ -270,14 +270,16 @@ impl OffloadControl {
     fn book(&mut self, pool: &Pool, snapshot: &Snapshot, debits: &[Debit]) -> Result<(), WorkerError> {
         let now_ns = pool.now().ns;
         let mut done: HashMap<FlowSelector, Usage> = HashMap::new();
-        for &Debit { selector, packets, bytes, leaf } in debits {
+        let turn_ns = nanos(self.config.sync_every);
+        for &Debit { selector, packets, bytes, leaf, over_ns } in debits {
             let usage = done.entry(selector).or_default();
             *usage = sum(*usage, packets, bytes);
             self.done = sum(self.done, packets, bytes);
             if let Some(leaf) = leaf {
                 let overhead = u64::from(snapshot.settings.red.overhead);
                 let overheads = packets.saturating_mul(overhead);
-                pool.tree.debit(leaf, bytes.saturating_add(overheads), now_ns);
+                let over_ns = over_ns.max(turn_ns);
+                pool.tree.debit(leaf, bytes.saturating_add(overheads), over_ns, now_ns);
             }
         }
         self.watch.account(pool, &done.into_iter().collect::<Vec<_>>())

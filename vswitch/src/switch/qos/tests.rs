@@ -160,7 +160,8 @@ fn dhtb_rates_are_measured_over_whole_seconds() {
     }
     assert_eq!(lab.control.rate(node), None);
     let tree = &lab.control.tree;
-    tree.debit(tree.leaf(Direction::Out, lab.index("v"), Class::Tcp), 3_000_000, 1_950_000_000);
+    tree.debit(tree.leaf(Direction::Out, lab.index("v"), Class::Tcp), 3_000_000, 0, 1_950_000_000);
+    pipelines::qos::Divider::new(tree.clone()).tick(1_960_000_000);
     lab.control.tend(2_500_000_000);
     // 24 Mbit in one and a half seconds.
     assert_eq!(lab.control.rate(node), Some(16e6));

@@ -1,0 +1,116 @@
+//! What classes do in hardware, as the tree has it between two readings of a device's counters.
+//!
+//! ```text
+//!   counters -- debit --> owed -- a part in every epoch --> buckets of class, vNIC, tenant, link
+//!   rates of flows -- expect --> what the class wants, until the next reading
+//! ```
+//! Rates are divided every few milliseconds, counters are read ten times a second or less. So what a reading brings is
+//! taken from the buckets over as long as hardware took for it: the division sees a class that sends, and nobody who shares a
+//! ceiling with it has to wait until a tenth of a second is paid for in one piece. What flows in hardware are expected
+//! to send until the next reading is kept for them: it is lent to nobody, and their meter is not set below it.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use zerocopy::FromZeros;
+
+use super::bucket::{BitsPerSec, Stamp};
+use super::token_cache::take;
+use super::tree::{Leaf, Tree};
+
+/// What a reading brings is taken over no more than this, however old the reading before is.
+const OWED_MOST_NS: u64 = 1_000_000_000;
+
+/// What a class does in hardware. Control adds, the division takes.
+#[derive(Debug, FromZeros)]
+#[repr(C)]
+pub(super) struct HardwareUse {
+    /// Bytes that are not taken from the buckets yet, and when the last of them will be.
+    owed: AtomicU64,
+    owed_until_ns: AtomicU64,
+    /// Bits per second that its flows are expected to send, and until when.
+    expected: AtomicU64,
+    expected_until_ns: AtomicU64,
+}
+
+impl HardwareUse {
+    /// Nothing owed, nothing expected.
+    pub fn forget(&self) {
+        for word in [&self.owed, &self.owed_until_ns, &self.expected, &self.expected_until_ns] {
+            word.store(0, Relaxed);
+        }
+    }
+}
+
+impl Tree {
+    /// Debits a class for traffic that did not pass here (a NIC's counters), and that took `over_ns` until now. It is taken
+    /// from the buckets by the division, in as much time; of a class without a limit it is counted at once.
+    pub fn debit(&self, leaf: Leaf, bytes: u64, over_ns: u64, now_ns: u64) {
+        if !self.is_limited(leaf) {
+            return take(self, leaf, bytes, Stamp::from_ns(now_ns));
+        }
+        let until_ns = now_ns + over_ns.min(OWED_MOST_NS);
+        let hardware = self.hardware(leaf);
+        hardware.owed_until_ns.fetch_max(until_ns, Relaxed);
+        hardware.owed.fetch_add(bytes, Relaxed);
+        self.has_hardware_until(leaf, until_ns);
+    }
+
+    /// Says what a class's flows in hardware are expected to send until then, bits per second; `u64::MAX`: as much as they
+    /// may, for their meter holds them back. Its neighbours are not lent it.
+    pub fn expect(&self, leaf: Leaf, rate: BitsPerSec, until_ns: u64) {
+        if self.is_limited(leaf) {
+            let hardware = self.hardware(leaf);
+            hardware.expected.store(rate, Relaxed);
+            hardware.expected_until_ns.store(until_ns, Relaxed);
+            self.has_hardware_until(leaf, until_ns);
+        }
+    }
+
+    fn has_hardware_until(&self, leaf: Leaf, until_ns: u64) {
+        // At 0 there is none.
+        self.node(self.leaf_node(leaf)).hardware_until_ns.fetch_max(until_ns.max(1), Relaxed);
+        self.wake(leaf);
+    }
+
+    /// Takes what a class owes for hardware of the time since the division looked last; `true` while it has something there.
+    pub(super) fn take_owed(&self, leaf: Leaf, since_ns: u64, now_ns: u64) -> bool {
+        let until_ns = &self.node(self.leaf_node(leaf)).hardware_until_ns;
+        let known_until_ns = until_ns.load(Relaxed);
+        if known_until_ns == 0 {
+            return false;
+        }
+        let hardware = self.hardware(leaf);
+        let left_ns = hardware.owed_until_ns.load(Relaxed).saturating_sub(since_ns);
+        let owed = hardware.owed.load(Relaxed);
+        let elapsed_ns = now_ns.saturating_sub(since_ns);
+        let part = if elapsed_ns >= left_ns {
+            owed
+        } else {
+            (u128::from(owed) * u128::from(elapsed_ns) / u128::from(left_ns)) as u64
+        };
+        if part > 0 {
+            // A vNIC that is forgotten just now owes nothing any more.
+            let less = |owed: u64| Some(owed.saturating_sub(part));
+            let before = hardware.owed.fetch_update(Relaxed, Relaxed, less).unwrap_or(0);
+            take(self, leaf, part.min(before), Stamp::from_ns(now_ns));
+        }
+        if now_ns >= known_until_ns && hardware.owed.load(Relaxed) == 0 {
+            // Control may have said more just now.
+            return until_ns.compare_exchange(known_until_ns, 0, Relaxed, Relaxed).is_err();
+        }
+        true
+    }
+
+    /// What a class is expected to do in hardware, bits per second; infinite when it is held back there.
+    pub(super) fn expected_in_hardware(&self, leaf: Leaf, now_ns: u64) -> f64 {
+        if self.node(self.leaf_node(leaf)).hardware_until_ns.load(Relaxed) == 0 {
+            return 0.0;
+        }
+        let hardware = self.hardware(leaf);
+        match hardware.expected.load(Relaxed) {
+            _ if now_ns >= hardware.expected_until_ns.load(Relaxed) => 0.0,
+            u64::MAX => f64::INFINITY,
+            rate => rate as f64,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Classes with flows in hardware, of which the tree hears ten times a second.
+
+use super::*;
+
+const MBIT: u64 = 1_000_000;
+const SYNC_NS: u64 = 100_000_000;
+const SYNC_MS: u64 = SYNC_NS / 1_000_000;
+
+/// A tenant that is greedy in software, and one that is to go into hardware, below one link.
+fn neighbours() -> (Sim, Leaf) {
+    let mut sim = Sim::new(2, 4);
+    sim.link(GBIT);
+    sim.vnic(0, 0, NodeLimits::FREE);
+    sim.vnic(1, 1, NodeLimits::FREE);
+    sim.senders = vec![
+        Sender::new(0, Class::Tcp, Manner::Greedy),
+        Sender::new(1, Class::Tcp, Manner::Blind(400 * MBIT)).on(1),
+    ];
+    let leaf = sim.tree.leaf(Direction::Out, 1, Class::Tcp);
+    sim.run(SYNC_MS);
+    (sim, leaf)
+}
+
+/// What control says after a turn of counters, of a class that did so much in hardware since the one before.
+fn sync(sim: &Sim, leaf: Leaf, rate: u64, expected: u64) {
+    sim.tree.debit(leaf, rate / 8 * SYNC_NS / 1_000_000_000, SYNC_NS, sim.now_ns);
+    sim.tree.expect(leaf, expected, sim.now_ns + 2 * SYNC_NS);
+}
+
+#[test]
+fn dhtb_debits_from_outside_count() {
+    for every_ms in [1, SYNC_MS] {
+        let mut sim = Sim::new(1, 4);
+        sim.link(10 * GBIT);
+        sim.vnic(0, 0, ceil(GBIT));
+        sim.senders = vec![Sender::new(0, Class::Tcp, Manner::Greedy)];
+        let leaf = sim.tree.leaf(Direction::Out, 0, Class::Tcp);
+        let mut rates = Vec::new();
+        for _ in 0..500 / every_ms {
+            // 600 Mbit/s in hardware.
+            sim.tree.debit(leaf, 75_000 * every_ms, every_ms * 1_000_000, sim.now_ns);
+            rates.push(sim.run(every_ms)[0]);
+        }
+        // The first ones begin with what was saved up.
+        let rates = &rates[rates.len() / 5..];
+        near(rates.iter().sum::<f64>() / rates.len() as f64, 0.4 * GBIT as f64, 2.0);
+        let meter = sim.tree.meter(leaf);
+        assert!(meter.peak > 0 && meter.burst > 0);
+    }
+}
+
+/// A class whose packets a device forwards is not taken for one that sends nothing: a greedy neighbour is lent only what it
+/// leaves, its meter is not set below what it sends, and when it comes back to software, its share is there.
+#[test]
+fn dhtb_a_class_in_hardware_keeps_its_share() {
+    let (mut sim, leaf) = neighbours();
+    // Its chain is made: from now on its packets may go by at any time.
+    sync(&sim, leaf, 0, 400 * MBIT);
+    sim.run(20);
+    sim.senders[1].manner = Manner::Silent;
+    sim.run(SYNC_MS - 20);
+    for turn in 0..20 {
+        // The meter is set first.
+        let peak = sim.tree.meter(leaf).peak;
+        assert!(peak >= 399 * MBIT, "{peak} in turn {turn}");
+        sync(&sim, leaf, if turn == 0 { 320 * MBIT } else { 400 * MBIT }, 400 * MBIT);
+        // Nobody waits for what comes in one piece.
+        for _ in 0..SYNC_MS / 10 {
+            let rate = sim.run(10)[0];
+            assert!(turn < 2 || rate > 580e6, "{:.0} Mbit/s in turn {turn}", rate / 1e6);
+        }
+    }
+    near(sim.run(SYNC_MS)[0], 600e6, 2.0);
+    sync(&sim, leaf, 400 * MBIT, 400 * MBIT);
+    sim.senders[1].manner = Manner::Greedy;
+    sim.run(SYNC_MS);
+    near(sim.run(SYNC_MS)[1], 500e6, 2.0);
+}
+
+/// A class that its meter holds back wants more than it did.
+#[test]
+fn dhtb_a_class_that_its_meter_holds_back_gets_what_is_fair() {
+    let (mut sim, leaf) = neighbours();
+    sim.senders[1].manner = Manner::Silent;
+    for _ in 0..4 {
+        sync(&sim, leaf, 100 * MBIT, 100 * MBIT);
+        sim.run(SYNC_MS);
+    }
+    near(sim.tree.meter(leaf).peak as f64, 100e6, 2.0);
+    sync(&sim, leaf, 100 * MBIT, u64::MAX);
+    sim.run(10);
+    near(sim.tree.meter(leaf).peak as f64, 500e6, 2.0);
+}
+
+/// What left hardware is lent again, and forgotten.
+#[test]
+fn dhtb_what_hardware_leaves_is_lent() {
+    let (mut sim, leaf) = neighbours();
+    sim.senders[1].manner = Manner::Silent;
+    for _ in 0..3 {
+        sync(&sim, leaf, 400 * MBIT, 400 * MBIT);
+        sim.run(SYNC_MS);
+    }
+    sim.run(SYNC_MS + 10);
+    near(sim.run(SYNC_MS)[0], 1e9, 2.0);
+    assert_eq!(sim.tree.node(sim.tree.leaf_node(leaf)).awake.load(Relaxed), 0);
+    // A vNIC that goes takes along what is owed.
+    sync(&sim, leaf, 400 * MBIT, 400 * MBIT);
+    sim.tree.forget(1);
+    near(sim.run(SYNC_MS)[0], 1e9, 2.0);
+    assert_eq!(sim.tree.view(sim.tree.leaf_node(leaf), sim.now_ns).drawn, 0);
+}
