@@ -151,16 +151,20 @@ fn vtep(host: u8) -> IpAddr {
 }
 
 fn keys(snapshot: &Snapshot) -> Vec<(String, FlowKey)> {
-    let vnics =
-        snapshot.vnics.iter().flatten().map(|vnic| (format!("vnic {}", vnic.name), Scope::Vnic(vnic.index)));
-    let vpcs = snapshot.vpcs.iter().flatten().map(|vpc| (format!("vpc {}", vpc.name), Scope::Vpc(vpc.index)));
+    let vnics = snapshot.vnics.iter().flatten();
+    let vnics = vnics.map(|vnic| (format!("vnic {}", vnic.name), Scope::Vnic(vnic.index), vnic.vpc));
+    let vpcs = snapshot.vpcs.iter().flatten();
+    let vpcs = vpcs.map(|vpc| (format!("vpc {}", vpc.name), Scope::Vpc(vpc.index), vpc.index));
     let mut keys = Vec::new();
-    for (who, scope) in vnics.chain(vpcs) {
+    for (who, scope, vpc) in vnics.chain(vpcs) {
         let rest = u64::from(scope.raw()) << 32;
+        // From the VPC's own network: the router takes nothing from a martian.
+        let net = snapshot.vpc(vpc).unwrap().name.as_bytes()[0];
+        let from = u64::from(u32::from_be_bytes([10, net, 0, 1])) << 32;
         for net in [b'a', b'b', b'c', 200] {
             for host in 1..8u8 {
                 let to = u64::from(u32::from_be_bytes([10, net, 0, host]));
-                let words = [to, 0, 0, 0, rest, 0, (L3::Ipv4 as u64) << 16 | 1 << 24];
+                let words = [from | to, 0, 0, 0, rest, 0, (L3::Ipv4 as u64) << 16 | 1 << 24];
                 keys.push((format!("{who} to {}", ip(net, host)), FlowKey::from_words(words)));
             }
         }
