@@ -186,7 +186,8 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 writeln!(out, "note: {note}")?;
             }
             let notes = vswitch::topology::flood_notes(&parsed).into_iter();
-            for note in notes.chain(vswitch::topology::route_notes(&parsed)) {
+            let notes = notes.chain(vswitch::topology::route_notes(&parsed));
+            for note in notes.chain(vswitch::topology::peering_notes(&parsed)) {
                 writeln!(out, "note: {note}")?;
             }
             if let Some(Shortage { text, .. }) = shortage {

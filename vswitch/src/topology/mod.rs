@@ -53,7 +53,7 @@ pub use ports::Ports;
 use security::SecurityDraft;
 use slots::{Behind, Remote};
 pub use uplinks::{punt_mtu, punt_name};
-pub use vpcs::{flood_notes, route_notes};
+pub use vpcs::{flood_notes, peering_notes, route_notes};
 pub use yielding::give_way;
 
 use crate::config::{self, Config, Difference, LocationConfig, Relocation, VpcConfig};

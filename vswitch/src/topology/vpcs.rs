@@ -61,6 +61,28 @@ pub fn route_notes(config: &Config) -> Vec<String> {
     muted.collect()
 }
 
+/// For each VPC that leads to another one, which does not lead back: that nobody hears it there, and what to add.
+pub fn peering_notes(config: &Config) -> Vec<String> {
+    let peers_of = |vpc: &VpcConfig| -> BTreeSet<Name> {
+        let peers = vpc.routes.iter().filter_map(|route| match &route.target {
+            RouteTargetConfig::Peer { vpc } => Some(vpc.clone()),
+            _ => None,
+        });
+        peers.collect()
+    };
+    let peers: HashMap<&Name, BTreeSet<Name>> =
+        config.vpcs.iter().map(|vpc| (&vpc.name, peers_of(vpc))).collect();
+    let pairs = config.vpcs.iter().flat_map(|vpc| peers[&vpc.name].iter().map(move |peer| (&vpc.name, peer)));
+    let one_way = pairs.filter(|&(vpc, peer)| !peers.get(peer).is_some_and(|back| back.contains(vpc)));
+    let note = |(vpc, peer): (&Name, &Name)| {
+        format!(
+            "VPC {vpc} leads to VPC {peer}, which has no route back: what goes there is dropped as inner-source; add \
+             {{ to = ..., vpc = \"{vpc}\" }} with the addresses of {vpc} to the routes of {peer}"
+        )
+    };
+    one_way.map(note).collect()
+}
+
 impl Topology {
     /// Which VPCs have something otherwise now that is in the rows of their vNICs.
     pub(super) fn rebuild_vpcs(&mut self, config: &Config) -> Vec<u32> {

@@ -136,6 +136,18 @@ fn bum_a_list_beyond_the_budget_is_told_of() {
 }
 
 #[test]
+fn routing_to_a_peer_that_does_not_lead_back_is_told_of() {
+    let to = |net: u8, peer: &str| format!("routes = [{{ to = \"10.{net}.0.0/24\", vpc = \"{peer}\" }}]");
+    let notes = |back: &str| peering_notes(&config(&[vpc("a", 1, &to(98, "b")), vpc("b", 2, back)]));
+    let told = notes("");
+    assert!(
+        told.len() == 1 && told[0].contains("VPC a leads to VPC b") && told[0].contains("vpc = \"a\""),
+        "{told:?}"
+    );
+    assert_eq!(notes(&to(97, "a")), [] as [String; 0]);
+}
+
+#[test]
 fn routing_to_a_vnic_that_may_not_answer_is_told_of() {
     let notes = |more: &str, to: &str| {
         let routes = format!("routes = [{{ to = \"{to}\", vnic = \"va\" }}]");
