@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
@@ -125,11 +124,12 @@ impl Monitor {
         header.msg_iov = &raw mut part;
         header.msg_iovlen = 1;
         if !files.is_empty() {
-            let length = size_of::<RawFd>() * files.len();
+            let length = size_of_val(files);
             header.msg_control = control.as_mut_ptr().cast();
             // SAFETY: arithmetic.
             header.msg_controllen = unsafe { libc::CMSG_SPACE(length as u32) } as usize;
             // SAFETY: the place above has room for a header and so many descriptors.
+            #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one header, filled in")]
             unsafe {
                 let head = libc::CMSG_FIRSTHDR(&raw const header);
                 (*head).cmsg_level = libc::SOL_SOCKET;

@@ -79,11 +79,6 @@ impl Attached {
         (self.running || self.fresh) && self.tx.has_link()
     }
 
-    /// It was stopped by `port stop`.
-    pub(super) fn is_stopped(&self) -> bool {
-        !self.running && !self.fresh
-    }
-
     /// Whether its device takes super-frames, and its peer where that has a say.
     pub(super) fn takes_super_frames(&self) -> bool {
         self.traits.super_frames && self.port.peer_takes_super_frames().unwrap_or(true)
@@ -94,6 +89,9 @@ impl Attached {
         self.presence.fault().or_else(|| self.port.fault().map(str::to_owned))
     }
 }
+
+#[cfg(test)]
+type BeforeRemoval = Box<dyn FnOnce(&Pool) + Send>;
 
 /// The table of attached ports, by index.
 #[derive(Default)]
@@ -118,7 +116,7 @@ pub struct PortTable {
     flow_engine: FlowEngine,
     /// What happens before the next port is taken from the workers.
     #[cfg(test)]
-    pub(super) before_removal: Option<Box<dyn FnOnce(&Pool) + Send>>,
+    pub(super) before_removal: Option<BeforeRemoval>,
 }
 
 /// A port that the config wants and that is not there (yet).

@@ -14,6 +14,7 @@ use pipelines::snapshot::{Destination, NO_PORT, PortIndex, Snapshot};
 use pipelines::vlt::Place;
 use serde::Deserialize;
 use vswitch::config::merge::{Occasion, merge};
+use vswitch::config::others::Overlap;
 use vswitch::config::{
     Config, LocationConfig, PortConfig, Source, SubnetConfig, TrunkConfig, UplinkConfig, VnicConfig,
     VpcConfig,
@@ -202,7 +203,9 @@ impl Host {
     }
 
     fn reload(&mut self, file: Source) -> Option<()> {
-        let merged = merge(&self.config(), self.file.as_ref(), &file, Occasion::Reload, |_| ()).ok()?;
+        let merged =
+            merge(&self.config(), self.file.as_ref(), &file, Occasion::Reload, &Overlap::default(), |_| ())
+                .ok()?;
         // Objects are the file's, or were made at run time; those of the file before are no more.
         let before = self.file.as_ref().map(|before| ids(&before.config)).unwrap_or_default();
         let expected = &ids(&file.config) | &(&ids(&self.config()) - &before);
@@ -210,8 +213,8 @@ impl Host {
         self.apply(merged)?;
         // Again: nothing changes, and no decision becomes stale.
         let running = self.config();
-        let again =
-            merge(&running, Some(&file), &file, Occasion::Reload, |_| ()).expect("was accepted just now");
+        let again = merge(&running, Some(&file), &file, Occasion::Reload, &Overlap::default(), |_| ())
+            .expect("was accepted just now");
         same(again.clone(), running, "a second reload changes the config");
         let before = self.topology.snapshot().clone();
         self.apply(again).expect("was accepted just now");
@@ -232,7 +235,7 @@ impl Host {
         let new = match (&self.file, text) {
             (None, "") => saved,
             (Some(file), "") => {
-                let new = merge(&saved, kept.as_ref(), file, Occasion::Restart, |_| ())
+                let new = merge(&saved, kept.as_ref(), file, Occasion::Restart, &Overlap::default(), |_| ())
                     .expect("nothing new is said");
                 // What belongs to the process is the file's.
                 let Config { eal, workers, forward, api, control, nft, vlt, vxlan, rdma, rcft, .. } =
@@ -244,7 +247,8 @@ impl Host {
             }
             (_, text) => {
                 let file = Source::parse(text, "file").ok()?;
-                let new = merge(&saved, kept.as_ref(), &file, Occasion::Restart, |_| ()).ok()?;
+                let new = merge(&saved, kept.as_ref(), &file, Occasion::Restart, &Overlap::default(), |_| ())
+                    .ok()?;
                 self.file = Some(file);
                 new
             }
