@@ -29,7 +29,7 @@ pub struct SlowTables<'a> {
 
 /// Resolves the packets in `misses`; drops those for which there is no budget. Afterwards each pending packet has
 /// its own flow's entry, or none where the table is too small to hold them all: such a packet is decided alone.
-/// `waited`: they have been here before, and wait no more. Returns the bits of packets whose connection [opens](security::open) once the
+/// `waited`: they have been here before, and wait no more. Returns the bits of packets whose connection opens once the
 /// RCFT has admitted their queue pairs.
 #[cold]
 #[inline(never)]
