@@ -190,6 +190,7 @@ fn api_tls_an_address_that_comes_later_is_no_reason_not_to_start() {
     let authority = Clients::new();
     authority.sign("monitor", "ca", "DNS:monitor.test", "-days 2");
     let host = Netns::new("host");
+    host.sysctl(&["net.ipv6.conf.lo.disable_ipv6=0"]);
     for (address, there) in [("192.0.2.9", "192.0.2.9/24"), ("[2001:db8::9]", "2001:db8::9/64")] {
         let listen = format!("{address}:7447");
         let daemon = start(&host, &authority.tcp("").replace(ADDRESS, &listen));
