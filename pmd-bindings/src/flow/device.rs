@@ -13,6 +13,9 @@ use rules::{BackEnd, Cause, FlowError, FlowRule, InnerTuple, Meter, Removal, Rul
 use super::port;
 use crate::port::{Port, PortId, StartedPort};
 
+/// How often a driver that does not let all rules go is asked for that, when nobody can ask later.
+const FAREWELLS: usize = 8;
+
 /// The port that takes `transfer` rules for this one: itself, where the driver does not say.
 ///
 /// # Errors
@@ -227,7 +230,14 @@ impl BackEnd for FlowDevice {
 impl Drop for FlowDevice {
     fn drop(&mut self) {
         let port = self.proxy.get();
-        match self.flush() {
+        let mut flushed = self.flush();
+        for _ in 1..FAREWELLS {
+            match &flushed {
+                Err(error) if !self.queued && error.cause != Cause::NoDevice => flushed = self.flush(),
+                _ => break,
+            }
+        }
+        match flushed {
             // A queue goes on with what is left when it goes itself.
             Err(error) if self.queued && error.cause == Cause::Again => {}
             Err(error) if error.cause != Cause::NoDevice => {
