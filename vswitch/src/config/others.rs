@@ -1,9 +1,9 @@
 //! What neither the config file nor the API made, such as vNICs of pods, and files: no file has it, and none changes it.
 //!
-//! A file that names such an object of this host is refused, for the object would have two owners. What other hosts say is never a reason
-//! to refuse a file, since they may say anything at any time: an object that the file named, that went, and that another host brought
-//! since, stays that host's until the file says something new of it; what the file says anew is the file's. A file that is loaded leaves
-//! what others own where it is, and one that is written does not have it: whoever made it makes it again where it is wanted, and would
+//! A file that names such an object is refused where somebody reads it who can mend it, for the object would have two owners. What other
+//! hosts say is never a reason not to start, since they may say anything at any time, nor is it one to refuse a file that says nothing new:
+//! an object that the file named, that went, and that another host brought since, stays that host's; what the file says anew when the
+//! switch starts is the file's. A file that is loaded leaves what others own where it is, and one that is written does not have it: whoever made it makes it again where it is wanted, and would
 //! not know it as the file's.
 
 use std::collections::HashSet;
@@ -52,19 +52,7 @@ impl Overlap {
         let (heard, collisions): (Vec<_>, Vec<_>) = named.partition(|(_, owner)| is_heard(*owner));
         let errors: Vec<ConfigError> = collisions
             .into_iter()
-            .map(|((section, id), owner)| {
-                let message = format!(
-                    "{section} {id} was made at run time by {} (owner {owner}); take it out of the file, \
-                     or have it taken away there first",
-                    owner.who()
-                );
-                ConfigError {
-                    origin: file.place_of(section, id),
-                    place: None,
-                    path: path::of(section, id),
-                    message,
-                }
-            })
+            .map(|((section, id), owner)| collision(file, section, id, owner))
             .collect();
         if !errors.is_empty() {
             return Err(ConfigErrors(errors));
@@ -81,6 +69,20 @@ impl Overlap {
         Ok(Self { stay, passed })
     }
 
+    /// Refuses a file that somebody reads who can mend it: what other hosts brought is not made the file's behind their backs.
+    ///
+    /// # Errors
+    /// Each object that would be, with its place and with who made it.
+    pub fn refuse_news(&self, file: &Source, owners: &Owners) -> Result<(), ConfigErrors> {
+        let mut news: Vec<&ObjectId> = self.passed.iter().collect();
+        news.sort();
+        let error = |(section, id): &ObjectId| collision(file, section, id, owners.at_run_time(section, id));
+        match news.is_empty() {
+            true => Ok(()),
+            false => Err(ConfigErrors(news.into_iter().map(error).collect())),
+        }
+    }
+
     /// Whose an object is, if it is one of these.
     pub fn whose(&self, section: &str, id: &str) -> Option<Whose> {
         if self.stay.is_empty() && self.passed.is_empty() {
@@ -92,6 +94,15 @@ impl Overlap {
             false => self.passed.contains(&object).then_some(Whose::Files),
         }
     }
+}
+
+/// An object has two owners: its place in the file, and who made it.
+fn collision(file: &Source, section: &str, id: &str, owner: Owner) -> ConfigError {
+    let message = format!(
+        "{section} {id} was made at run time by {} (owner {owner}); take it out of the file, or have it taken away there first",
+        owner.who()
+    );
+    ConfigError { origin: file.place_of(section, id), place: None, path: path::of(section, id), message }
 }
 
 /// What loading a file makes of a config that runs: what the file says, with what others own beside it. That goes through `yields`

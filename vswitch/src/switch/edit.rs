@@ -131,6 +131,7 @@ impl Switch {
     /// What a file names and other hosts brought, and who owns what when the file counts.
     fn owners_with(&self, file: &Source) -> Result<(Overlap, Owners), SwitchError> {
         let overlap = Overlap::of(file, self.file.as_deref(), &self.owners)?;
+        overlap.refuse_news(file, &self.owners)?;
         let mut owners = self.owners.clone();
         owners.leave_to(file, &overlap);
         Ok((overlap, owners))

@@ -127,17 +127,23 @@ fn etcd_what_the_file_named_and_has_gone_belongs_to_who_says_it_next() {
 
 /// Whatever another host says, the file can say something new of it, and is the one that counts.
 #[test]
-fn etcd_what_a_file_says_anew_is_the_files() {
+fn etcd_what_a_file_says_anew_of_another_hosts_is_refused_until_that_has_taken_it_away() {
     let [here, there] = ["172.16.0.2", "172.16.0.3"].map(|vtep| at("10.0.0.9", vtep));
     let mut switch = Switch::start(file(&[]).config).unwrap();
     switch.set_config_file(Some(file(&[])));
     switch.set_owners(Owners::default());
     for load in [false, true] {
+        let read = |switch: &mut Switch| match load {
+            false => switch.reload_file(file(&[&here])),
+            true => switch.load_file(file(&[&here])),
+        };
         assert_eq!(switch.follow(Owner::Etcd, come(&there)).unwrap(), []);
-        match load {
-            false => switch.reload_file(file(&[&here])).unwrap(),
-            true => switch.load_file(file(&[&here])).unwrap(),
-        }
+        let refused = read(&mut switch).unwrap_err().to_string();
+        assert!(refused.contains("owner etcd") && refused.contains("file"), "{refused}");
+        assert_eq!(switch.topology.location(here.vni, here.vip), Some(&there));
+        let gone = Heard { gone: vec![(there.vni, there.vip)], ..Heard::default() };
+        assert_eq!(switch.follow(Owner::Etcd, gone).unwrap(), []);
+        read(&mut switch).unwrap();
         assert_eq!(switch.topology.location(here.vni, here.vip), Some(&here));
         assert_eq!(switch.ownership().of("location", &location_id(&here)), Owner::File);
         assert_eq!(switch.owners.iter().count(), 0);
