@@ -57,19 +57,25 @@ impl Uplinks {
         link.used
     }
 
-    /// The announcements to be made now, when these are the speakers. At the start, when hardly anybody is sent to the wrong place,
-    /// once is enough.
-    fn announcements(&mut self, speakers: HashSet<Speaker>, now: Instant) -> Vec<Speaker> {
-        let new: Vec<_> = speakers.difference(&self.speakers).copied().collect();
+    /// The announcements to be made now, when these are the speakers. At the start only those of addresses that several uplinks have:
+    /// of the others nobody knows another place, and what is asked first says where they are.
+    fn announcements(
+        &mut self,
+        speakers: HashSet<Speaker>,
+        is_shared: impl Fn(IpAddr) -> bool,
+        now: Instant,
+    ) -> Vec<Speaker> {
+        let mut new: Vec<_> = speakers.difference(&self.speakers).copied().collect();
         self.speakers = speakers;
         let is_first = !self.has_spoken;
         self.has_spoken |= !new.is_empty();
+        if is_first {
+            new.retain(|(_, address, _)| is_shared(*address));
+        }
         let (due, later): (Vec<_>, _) =
             std::mem::take(&mut self.again).into_iter().partition(|&(at, _)| at <= now);
         self.again = later;
-        if !is_first {
-            self.again.extend(new.iter().map(|&speaker| (now + ANNOUNCE_INTERVAL, speaker)));
-        }
+        self.again.extend(new.iter().map(|&speaker| (now + ANNOUNCE_INTERVAL, speaker)));
         let due = due.into_iter().map(|(_, speaker)| speaker);
         due.filter(|speaker| self.speakers.contains(speaker)).chain(new).collect()
     }
@@ -111,7 +117,8 @@ impl Switch {
             |index| self.topology.snapshot().uplink(index).map_or(MacAddr::ZERO, |row| mac_from(row.mac));
         let speakers =
             self.topology.speakers().map(|(index, address)| (index, address, mac(index))).collect();
-        let announcements = self.uplinks.announcements(speakers, now);
+        let announcements =
+            self.uplinks.announcements(speakers, |address| self.topology.is_shared(address), now);
         for (index, address, _) in announcements {
             self.announce(index, address);
         }
@@ -179,18 +186,24 @@ mod tests {
         let mac = |index| MacAddr([2, 0, 0, 0, 0, index as u8]);
         let one = |index| (index, address, mac(index));
         let set = |index| HashSet::from([one(index)]);
-        assert!(uplinks.announcements(HashSet::new(), at(0)).is_empty());
-        assert_eq!(uplinks.announcements(set(0), at(0)), [one(0)]);
-        assert!(uplinks.announcements(set(0), at(2000)).is_empty(), "at the start once is enough");
+        let shared = |_| true;
+        let mut alone = Uplinks::default();
+        assert!(alone.announcements(set(0), |_| false, at(0)).is_empty(), "nobody knows another place of it");
+        assert!(alone.announcements(set(0), |_| false, at(2000)).is_empty());
+        assert_eq!(alone.announcements(set(1), |_| false, at(2020)), [one(1)]);
+        assert!(uplinks.announcements(HashSet::new(), shared, at(0)).is_empty());
+        assert_eq!(uplinks.announcements(set(0), shared, at(0)), [one(0)]);
+        assert!(uplinks.announcements(set(0), shared, at(1999)).is_empty());
+        assert_eq!(uplinks.announcements(set(0), shared, at(2000)), [one(0)]);
         // The same one with another MAC.
         let new = (0, address, MacAddr([2, 0, 0, 0, 1, 0]));
-        assert_eq!(uplinks.announcements(HashSet::from([new]), at(5000)), [new]);
-        assert!(uplinks.announcements(HashSet::from([new]), at(6999)).is_empty());
-        assert_eq!(uplinks.announcements(HashSet::from([new]), at(7000)), [new]);
-        assert!(uplinks.announcements(HashSet::from([new]), at(9000)).is_empty());
-        assert_eq!(uplinks.announcements(set(1), at(9020)), [one(1)]);
+        assert_eq!(uplinks.announcements(HashSet::from([new]), shared, at(5000)), [new]);
+        assert!(uplinks.announcements(HashSet::from([new]), shared, at(6999)).is_empty());
+        assert_eq!(uplinks.announcements(HashSet::from([new]), shared, at(7000)), [new]);
+        assert!(uplinks.announcements(HashSet::from([new]), shared, at(9000)).is_empty());
+        assert_eq!(uplinks.announcements(set(1), shared, at(9020)), [one(1)]);
         // Lost again before the second time.
-        assert_eq!(uplinks.announcements(set(0), at(9040)), [one(0)]);
-        assert_eq!(uplinks.announcements(set(0), at(20_000)), [one(0)]);
+        assert_eq!(uplinks.announcements(set(0), shared, at(9040)), [one(0)]);
+        assert_eq!(uplinks.announcements(set(0), shared, at(20_000)), [one(0)]);
     }
 }

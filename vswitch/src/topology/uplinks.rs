@@ -14,6 +14,7 @@ use pipelines::snapshot::{NO_PORT, RouteTarget, Uplink};
 use pipelines::vtep::{Vtep, Vteps};
 use wire::MacAddr;
 
+use super::paths::is_shared;
 use super::{Ports, Topology, free_index, has, put};
 use crate::config::{Config, UplinkConfig};
 use crate::topology::underlay::{Hearing, NeighbourState, Neighbours};
@@ -119,6 +120,11 @@ impl Topology {
             }
         }
         any
+    }
+
+    /// True for an address that several uplinks have.
+    pub fn is_shared(&self, address: IpAddr) -> bool {
+        is_shared(self.draft.uplinks.iter().map(|(_, uplink)| uplink), address)
     }
 
     /// Which uplinks that can send answer for which addresses of the config.
