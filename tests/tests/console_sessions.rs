@@ -198,9 +198,7 @@ fn console_a_switch_whose_log_goes_nowhere_runs_on() {
     daemon.ctl("vpc add red vni 100");
     daemon.rewrite_config("[[vpc]]\nname = \"blue\"\nvni = 200\n");
     daemon.process().signal("HUP");
-    wait_for("the reload", Duration::from_secs(10), || {
-        daemon.ctl("show vpc").contains("blue").then_some(())
-    });
+    wait_for("the reload", Duration::from_secs(10), || daemon.ctl("show vpc").contains("blue").then_some(()));
     daemon.process().signal("TERM");
     let status = daemon.process().wait(Duration::from_secs(10));
     assert!(status.success(), "it ended with {status}");

@@ -334,7 +334,7 @@ fn super_frame(from: Station, to: Station) -> ([u8; 12], Vec<u8>) {
     frame.extend([0, 0]);
     frame.resize(54 + PAYLOAD, 7);
     let mut header = [1, 1, 54, 0, 0, 0, 34, 0, 16, 0, 0, 0];
-    header[4..6].copy_from_slice(&1448u16.to_le_bytes());
+    header[4..6].copy_from_slice(&1400u16.to_le_bytes());
     (header, frame)
 }
 

@@ -131,10 +131,13 @@ fn services_dhclient_forgets_an_address_that_is_not_its_own() {
 fn services_dhclient_takes_another_address_when_its_vnic_is_renumbered() {
     let lab = Lab::new(Family::V4);
     let red = bare_tenant(&lab, "red", pair::MACS[0], &[NEAR]);
-    let config = [lab.uplink(""), network(16), veth(&red)].concat();
+    let config = [lab.uplink(""), network(600), veth(&red)].concat();
     let daemon = Daemon::start(&lab.host, &config);
     let clients = Clients::of(&red.netns);
-    let client = clients.dhclient("-4", &[]);
+    // It is in more of a hurry than its lease says.
+    let hurry = "initial-interval 1;\nbackoff-cutoff 2;\nsupersede dhcp-renewal-time 4;\nsupersede dhcp-rebinding-time 8;\n";
+    std::fs::write(clients.path("hurry"), hurry).unwrap();
+    let client = clients.dhclient("-4", &["-cf", &clients.path("hurry").display().to_string()]);
     comes_up(&red, "10.0.0.1/24");
     daemon.rewrite_config(&config.replace("vips = [\"10.0.0.1\"]", "vips = [\"10.0.0.7\"]"));
     daemon.ctl("config reload");
