@@ -19,8 +19,9 @@ use super::{TxPath, TxPaths};
 
 /// A queue that takes nothing for so long is stalled.
 pub const STALL_NS: u64 = 50_000_000;
-/// After so long it is asked whether it is the first packet that it does not like.
-pub(super) const DOUBT_NS: u64 = 1_000_000;
+/// After so long it is asked whether it is the first packet that it does not like. Long enough for a guest whose processor does something
+/// else for a while: room that comes just then is the others', and they overtake the first.
+pub(super) const DOUBT_NS: u64 = 5_000_000;
 
 /// Since when a queue does not take the first packet.
 #[derive(Clone, Copy, Debug, Default)]

@@ -257,7 +257,7 @@ fn ports_a_packet_of_many_buffers_waits_as_long_as_a_full_queue_may() {
     }
     turn_at(&mut owner, DOUBT_NS + 1);
     assert_eq!(all(&owner), (3, 1, 0, 0), "those behind it pass");
-    turn_at(&mut owner, 30 * DOUBT_NS);
+    turn_at(&mut owner, 6 * DOUBT_NS);
     send(&mut owner, rig.packet(60));
     turn_at(&mut owner, STALL_NS);
     assert_eq!(all(&owner), (4, 1, 0, 0), "and it waits");
