@@ -193,7 +193,9 @@ fn routing_shares_flows_among_gateways() {
     let peer = &site._lab.peer;
     let second = Netns::new("peer2");
     netns::cable((peer, "p2"), (&second, "up0"), 1600);
-    peer.ip("link add br0 mtu 1600 type bridge");
+    // The address stays at its MAC: of another one the switch would make sure while packets are counted.
+    let mac = peer.run(&["cat", "/sys/class/net/up0/address"]);
+    peer.ip(&format!("link add br0 mtu 1600 address {} type bridge", mac.trim()));
     peer.ip("addr flush dev up0");
     for member in ["up0", "p2"] {
         peer.ip(&format!("link set {member} master br0"));
