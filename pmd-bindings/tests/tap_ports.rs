@@ -267,7 +267,7 @@ fn a_tap_in_another_namespace_is_the_same_and_a_deleted_one_says_so() {
     // The container asks who has an address.
     assert!(within(pid, "ip neigh flush dev eth0") && !within(pid, "ping -c1 -W1 198.18.0.2"));
     let asked = receive_within(&mut rx, 1, |packet| packet.head().get(12..14) == Some(&[8, 6]));
-    assert_eq!(asked[0].len(), 1);
+    assert!(!asked[0].is_empty(), "once, or again when nobody answered");
     drop(asked);
     assert!(within(pid, "ip link del eth0"));
     let fault = port.fault().unwrap();
