@@ -356,8 +356,10 @@ fn ports_vhost_a_super_frame_waits_for_a_slow_guest() {
     with_links(&daemon, 2);
     let (header, frame) = super_frame(stations[0], stations[1]);
     sender.send_with(&header, &frame).unwrap();
+    // It lies in the places of the next ones, too, until it is taken.
+    std::thread::sleep(Duration::from_millis(2));
     sender.send(&datagram(stations[0], stations[1], 7)).unwrap();
-    std::thread::sleep(Duration::from_millis(5));
+    std::thread::sleep(Duration::from_millis(10));
     receiver.set_available(0, SLOTS).unwrap();
     let end = Instant::now() + PATIENCE;
     let (mut buffers, mut numbers) = (0, Vec::new());

@@ -135,7 +135,7 @@ fn services_dhclient_takes_another_address_when_its_vnic_is_renumbered() {
     let daemon = Daemon::start(&lab.host, &config);
     let clients = Clients::of(&red.netns);
     // It is in more of a hurry than its lease says.
-    let hurry = "initial-interval 1;\nbackoff-cutoff 2;\nsupersede dhcp-renewal-time 4;\nsupersede dhcp-rebinding-time 8;\n";
+    let hurry = "include \"/etc/dhcp/dhclient.conf\";\ninitial-interval 1;\nbackoff-cutoff 2;\nsupersede dhcp-renewal-time 4;\nsupersede dhcp-rebinding-time 8;\n";
     std::fs::write(clients.path("hurry"), hurry).unwrap();
     let client = clients.dhclient("-4", &["-cf", &clients.path("hurry").display().to_string()]);
     comes_up(&red, "10.0.0.1/24");
