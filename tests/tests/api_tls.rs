@@ -201,7 +201,7 @@ fn api_tls_an_address_that_comes_later_is_no_reason_not_to_start() {
             got("OK", "PERMISSION_DENIED"),
             "{address}"
         );
-        daemon.stop();
+        daemon.end();
     }
 }
 

@@ -283,8 +283,10 @@ fn withstands_forged_packets(family: Family) {
         );
         (dropped, forged) = (dropped + here, forged + sent);
     }
-    println!("{dropped} of {forged} forged packets dropped by name, {missed} not received");
-    assert!(dropped > 20_000 && dropped + missed == forged, "{names}");
+    // Packets of the true peer may be among those that the ring could not hold.
+    let figures = format!("{dropped} of {forged} forged packets dropped by name, {missed} not received: {names}");
+    println!("{figures}");
+    assert!(dropped * 5 > forged && dropped + missed >= forged, "{figures}");
     assert_eq!(after.get("fwd.drops.bfd-limit"), before.get("fwd.drops.bfd-limit"));
     ways.stop(bfdd);
 }
