@@ -27,4 +27,3 @@ pub mod state;
 pub mod switch;
 pub mod topology;
 pub mod view;
-pub mod worker;

@@ -13,10 +13,10 @@ use pipelines::counters::{PipelineTotals, VnicTotals};
 use pipelines::drops::DropReason;
 use pipelines::watch::Stage;
 use pmd::PortStats;
+use worker::Pool;
+use worker::stats::{BURST_CLASSES, PortTotals};
 
 use crate::switch::Switch;
-use crate::worker::Pool;
-use crate::worker::stats::{BURST_CLASSES, PortTotals};
 
 /// Counters of the whole data path, summed over workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -192,7 +192,7 @@ fn raw_vnic(pool: &Pool, index: u32) -> VnicTotals {
 }
 
 pub fn workers(switch: &Switch) -> Vec<WorkerTotals> {
-    let of = |(number, worker): (usize, &crate::worker::pool::WorkerHandle)| {
+    let of = |(number, worker): (usize, &worker::pool::WorkerHandle)| {
         let stats = &worker.stats;
         WorkerTotals {
             number,
@@ -231,9 +231,9 @@ impl StageTotals {
 }
 
 /// What the stages of each worker took since that is watched; `lap_cycles` is what reading the clock takes
-/// ([`crate::worker::laps::own_cycles`]). Stages that never had anything to do are left out.
+/// ([`worker::laps::own_cycles`]). Stages that never had anything to do are left out.
 pub fn stages(switch: &Switch, lap_cycles: u64) -> Vec<Vec<StageTotals>> {
-    let of = |worker: &crate::worker::pool::WorkerHandle| {
+    let of = |worker: &worker::pool::WorkerHandle| {
         let stages = Stage::ALL.into_iter().zip(&worker.stats.stages);
         let totals = stages.map(|(stage, counter)| {
             let bursts = counter.laps.get();
@@ -246,7 +246,7 @@ pub fn stages(switch: &Switch, lap_cycles: u64) -> Vec<Vec<StageTotals>> {
 }
 
 /// The longest time between two polls of a worker, and how often it was longer than
-/// [`LONG_TURN_NS`](crate::worker::stats::LONG_TURN_NS), since that is watched.
+/// [`LONG_TURN_NS`](worker::stats::LONG_TURN_NS), since that is watched.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gaps {
     pub longest_us: f64,
@@ -257,7 +257,7 @@ pub struct Gaps {
 /// The gaps of each worker.
 pub fn gaps(switch: &Switch) -> Vec<Gaps> {
     let pool = switch.pool();
-    let of = |stats: &crate::worker::WorkerStats| Gaps {
+    let of = |stats: &worker::WorkerStats| Gaps {
         longest_us: pool.clock.nanos(stats.longest_turn.get()) as f64 / 1e3,
         long: stats.long_turns.get(),
     };

@@ -284,7 +284,8 @@ fn withstands_forged_packets(family: Family) {
         (dropped, forged) = (dropped + here, forged + sent);
     }
     // Packets of the true peer may be among those that the ring could not hold.
-    let figures = format!("{dropped} of {forged} forged packets dropped by name, {missed} not received: {names}");
+    let figures =
+        format!("{dropped} of {forged} forged packets dropped by name, {missed} not received: {names}");
     println!("{figures}");
     assert!(dropped * 5 > forged && dropped + missed >= forged, "{figures}");
     assert_eq!(after.get("fwd.drops.bfd-limit"), before.get("fwd.drops.bfd-limit"));

@@ -6,12 +6,12 @@ use pipelines::snapshot::Snapshot;
 use pipelines::vlt::Place;
 use vswitch_api::v1;
 use vswitch_api::v1::flows_server::Flows;
+use worker::WorkerCommand;
 
 use super::refusal::Problems;
 use super::service::service;
 use crate::controller::Controller;
 use crate::view::flow::{Ends, each};
-use crate::worker::WorkerCommand;
 
 service! { Flows {
     reads list_flows(ListFlowsRequest) -> ListFlowsResponse: "listing flows",

@@ -4,6 +4,7 @@ use pipelines::counters::PipelineTotals;
 use pipelines::watch::Stage;
 use vswitch_api::v1;
 use vswitch_api::v1::forwarding_server::Forwarding;
+use worker::{Mode, WorkerCommand, WorkerStats, laps};
 
 use super::observe::by_reason;
 use super::refusal::{Problem, Problems};
@@ -11,7 +12,6 @@ use super::service::{counted, service};
 use crate::controller::Controller;
 use crate::view;
 use crate::view::buffers::{PortHolds, buffers};
-use crate::worker::{Mode, WorkerCommand, WorkerStats, laps};
 
 service! { Forwarding {
     changes start_forwarding(StartForwardingRequest) -> StartForwardingResponse: "starting to forward",

@@ -6,6 +6,7 @@ use prost::Message;
 use tonic::{Code, Status};
 use vswitch_api::v1;
 use wire::Vni;
+use worker::mailbox::WorkerError;
 
 use super::bridge;
 use crate::config::{ConfigErrors, path};
@@ -13,7 +14,6 @@ use crate::control::asking::Unanswered;
 use crate::control::guard::Fault;
 use crate::switch::SwitchError;
 use crate::topology::TopologyError;
-use crate::worker::mailbox::WorkerError;
 
 /// The longest message of a status, and of a problem. Both go over the wire as headers, of which clients take 8 KiB in all without having
 /// asked for more: a byte of the status's message may become three there, three bytes of the details four.

@@ -72,10 +72,7 @@ pub use routes::{GatewayConfig, RouteTargetConfig, VpcRoute};
 pub use security::{Access, RulePeer, SecurityConfig, SecurityGroupConfig, SecurityRule};
 pub use services::{DhcpConfig, DhcpRoute, DomainName, RaConfig};
 pub use units::{BitRate, ByteSize};
-
-/// Most ports of a switch. Of those that are devices of DPDK there are fewer: as many as it was built for (`RTE_MAX_ETHPORTS`, 32 in
-/// Debian's).
-pub const MAX_PORTS: usize = 2048;
+pub use worker::MAX_PORTS;
 
 /// A whole config. Every section may be left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -14,11 +14,11 @@ use serde_json::json;
 use wire::bfd::{Control, FIRST_SOURCE_PORT, MULTIHOP_PORT, PORT, State, TTL};
 use wire::build::Path;
 use wire::{MacAddr, View};
+use worker::Mode;
 
 use super::{Switch, TEND_EVERY_MS};
 use crate::bfd::{Session, Timing};
 use crate::config::Config;
-use crate::worker::Mode;
 
 /// Traffic class of the packets: CS6, network control (RFC 4594 section 3.2).
 const NETWORK_CONTROL: u8 = 48 << 2;

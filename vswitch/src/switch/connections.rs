@@ -14,12 +14,12 @@ use pipelines::connections::{
 use pipelines::rcft::ticks;
 use pipelines::snapshot::Snapshot;
 use std::sync::Arc;
+use worker::MAX_VNICS;
 
 use self::file::{ConnectionFile, path_beside, read, vnic_hash};
 use super::Switch;
 use super::kept::{has_left, name_of};
 use crate::config::Config;
-use crate::worker::MAX_VNICS;
 
 /// Turns of [`ConnectionControl::tend`] in which the whole table is looked at.
 const TURNS: u32 = 1000 / super::TEND_EVERY_MS as u32;

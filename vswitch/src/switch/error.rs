@@ -1,11 +1,12 @@
 //! What can go wrong with a switch, each with what to do about it.
 
+use worker::MAX_PORTS;
+use worker::mailbox::WorkerError;
+use worker::pool::PoolError;
+
 use crate::config::ConfigErrors;
 use crate::port::{OpenError, QueueError};
 use crate::topology::TopologyError;
-use crate::worker::MAX_PORTS;
-use crate::worker::mailbox::WorkerError;
-use crate::worker::pool::PoolError;
 
 /// An error of the switch. The message says what to do.
 #[derive(Debug, thiserror::Error)]

@@ -49,6 +49,8 @@ pub use error::{PortsError, SwitchError};
 use events::EventLog;
 pub use plug::{Missing, PortChanges};
 use ports::PortTable;
+use worker::watchdog::Watchdog;
+use worker::{Mode, Pool, WorkerCommand, WorkerSpec};
 
 use crate::config::{Config, ForwardMode, Idle, Source, buffers};
 use crate::rdma;
@@ -59,8 +61,6 @@ use crate::state::owners::Owners;
 use crate::state::ownership::Ownership;
 use crate::topology::Topology;
 use crate::topology::underlay::Neighbours;
-use crate::worker::watchdog::Watchdog;
-use crate::worker::{Mode, Pool, WorkerCommand, WorkerSpec};
 
 /// Milliseconds between two turns of [`Switch::tend`].
 pub const TEND_EVERY_MS: u64 = 20;

@@ -8,11 +8,11 @@
 //! | what waits for tokens | a tenth of all, and 256 for each worker at least |
 
 use pmd::mempool::HEADROOM;
+use worker::tx;
 
 use super::ports::{WantedPort, wanted};
 use crate::config::{Config, buffers};
 use crate::port::held_by_driver;
-use crate::worker::tx;
 
 /// Packet buffers when the config does not say, and its ports need no more.
 const DEFAULT_MBUFS: u32 = 32_767;

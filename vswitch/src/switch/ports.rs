@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use pipelines::snapshot::{NO_PORT, PortIndex};
 use pmd::{Eal, FlowEngine, Mempool, PortId, RxQueue, StartedPort, TxQueue};
 use wire::MacAddr;
+use worker::eswitch::{Front, SimulatedDevice};
+use worker::{MAX_PORTS, Pool, WorkerCommand};
 
 use self::leaving::Departing;
 use super::error::PortsError;
@@ -19,8 +21,6 @@ use super::queues::TxQueues;
 pub use super::wanted::{WantedPort, resized, wanted};
 use crate::port::{Cleanup, Presence, Traits};
 use crate::topology::{Ports, Topology};
-use crate::worker::eswitch::{Front, SimulatedDevice};
-use crate::worker::{MAX_PORTS, Pool, WorkerCommand};
 
 /// An attached port.
 pub struct Attached {

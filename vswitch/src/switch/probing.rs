@@ -14,12 +14,12 @@ use pipelines::stage::tunnel;
 use tokio::sync::oneshot;
 use wire::build::Path;
 use wire::{MacAddr, icmp, ipv4, ipv6};
+use worker::Mode;
 
 use super::Switch;
 use crate::probe::{Found, Search};
 use crate::state::files::unpredictable;
 use crate::topology::paths::RankedHop;
-use crate::worker::Mode;
 
 /// Requests of one turn of control: a thousand a second.
 const PER_TURN: usize = 20;

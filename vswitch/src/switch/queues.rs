@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use pipelines::snapshot::PortIndex;
 use pmd::{StartedPort, TxQueue};
+use worker::mailbox::WorkerError;
+use worker::tx::{OwnQueue, PortState, Ring, ring};
+use worker::{Pool, WorkerCommand};
 
 use crate::port::Traits;
-use crate::worker::mailbox::WorkerError;
-use crate::worker::tx::{OwnQueue, PortState, Ring, ring};
-use crate::worker::{Pool, WorkerCommand};
 
 /// The transmit queues of a port.
 pub struct TxQueues {

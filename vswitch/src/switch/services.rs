@@ -8,13 +8,13 @@ use ipnet::IpNet;
 use pipelines::service::ServiceRequest;
 use pipelines::snapshot::{Snapshot, Vnic};
 use serde_json::json;
+use worker::WorkerCommand;
 
 use super::Switch;
 use super::concerned::Concerned;
 use crate::config::{Config, DhcpConfig, DomainName, SubnetConfig};
 use crate::services::advertise::{Offer, Told};
 use crate::services::{Answer, dhcp4, dhcp6};
-use crate::worker::WorkerCommand;
 
 /// Questions that are answered in one turn: [`super::TEND_EVERY_MS`] apart, 6,400 a second.
 const MOST_IN_A_TURN: usize = 128;

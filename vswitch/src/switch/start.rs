@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use pipelines::nft::NftParams;
 use pmd::MempoolConfig;
+use worker::Mode;
 
 use super::pool_size::{BufferNeed, Shortage};
 use super::ports::WantedPort;
 use super::{SwitchError, pool_size, ports};
 use crate::config::{Config, ForwardMode, HugePages, buffers};
-use crate::worker::Mode;
 
 /// The workers' mode of a forwarding mode.
 pub(super) fn mode(mode: ForwardMode) -> Mode {

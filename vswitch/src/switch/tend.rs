@@ -11,12 +11,12 @@ use pipelines::snapshot::mac_from;
 use serde_json::json;
 use wire::Qpn;
 use wire::build::control;
+use worker::watchdog::WatchedThread;
+use worker::{MAX_VNICS, WorkerCommand};
 
 use super::Switch;
 use super::rcft::refusals::{ConnectionRejection, QpRefusal};
 use crate::topology::underlay::NeighbourProbe;
-use crate::worker::watchdog::WatchedThread;
-use crate::worker::{MAX_VNICS, WorkerCommand};
 
 /// Queue pairs that a worker forgets between two bursts.
 const FORGOTTEN: usize = 64;

@@ -1,10 +1,10 @@
 //! Switches for tests. DPDK runs once per process, so each test wants a process of its own.
 
 use crossbeam::channel::{Receiver, bounded};
+use worker::{Pool, WorkerCommand};
 
 use super::Switch;
 use crate::config::Config;
-use crate::worker::{Pool, WorkerCommand};
 
 /// The sections of a process with one worker, which sleeps, and so many packet buffers, not on huge pages.
 pub fn process(mbufs: u32) -> String {

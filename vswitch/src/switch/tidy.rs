@@ -3,8 +3,7 @@
 
 use crossbeam::channel::{Receiver, TryRecvError, bounded};
 use pipelines::snapshot::Snapshot;
-
-use crate::worker::{Pool, WorkerCommand};
+use worker::{Pool, WorkerCommand};
 
 /// Lines that a worker looks at between two bursts.
 const SLICE: u32 = 512;

@@ -10,9 +10,9 @@ use pipelines::snapshot::mac_from;
 use serde_json::json;
 use wire::MacAddr;
 use wire::build::control;
+use worker::WorkerCommand;
 
 use super::Switch;
-use crate::worker::WorkerCommand;
 
 /// A link that comes back is used when it has been there for so long, where another uplink has the flows meanwhile: the
 /// switch at its other end may not forward yet, and a link that comes and goes moves nothing each time.

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use wire::Vni;
+use worker::MAX_VNICS;
 
 use crate::config::ConfigErrors;
-use crate::worker::MAX_VNICS;
 
 /// Why a topology cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

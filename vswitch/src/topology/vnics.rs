@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use pipelines::snapshot::{Destination, Location, NO_PORT, Snapshot, Vnic, VnicRow, Vpc};
 use pipelines::vlt::Place;
+use worker::MAX_VNICS;
 
 use super::link_local::ConfiguredLinkLocals;
 use super::{Ports, Topology, TopologyError, floating, has, put};
 use crate::config::{Config, Difference, GuardConfig, VnicConfig, VnicPort};
-use crate::worker::MAX_VNICS;
 
 /// What the vNICs of one change share.
 struct NewVnics {

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 
 use pipelines::qos::Leaf;
 use pipelines::snapshot::PortIndex;
+use worker::WorkerCommand;
+use worker::mailbox::WorkerError;
 
 use super::qos::{depths, leaves};
 use crate::port::held_by_driver;
 use crate::switch::Switch;
 use crate::switch::pool_size::BufferNeed;
-use crate::worker::WorkerCommand;
-use crate::worker::mailbox::WorkerError;
 
 /// Packet buffers held for a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

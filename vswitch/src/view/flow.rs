@@ -4,9 +4,8 @@ use pipelines::flow_key::{FlowKey, FlowPorts, Scope};
 use pipelines::nft::NftEntry;
 use pipelines::snapshot::Snapshot;
 use pipelines::stage::key::CLASS_NAMES;
-
-use crate::worker::mailbox::WorkerError;
-use crate::worker::{Pool, WorkerCommand};
+use worker::mailbox::WorkerError;
+use worker::{Pool, WorkerCommand};
 
 /// Entries of an NFT read at a time.
 const PAGE: usize = 64;

@@ -8,10 +8,10 @@ use std::iter::Sum;
 use pipelines::Direction;
 use pipelines::qos::{Class, Depth, Leaf, NodeId, NodeLimits, NodeView, Tree};
 use pipelines::snapshot::Vnic;
+use worker::mailbox::WorkerError;
+use worker::{Pool, WorkerCommand};
 
 use crate::switch::Switch;
-use crate::worker::mailbox::WorkerError;
-use crate::worker::{Pool, WorkerCommand};
 
 /// Classes of one request.
 const PAGE: usize = 4096;

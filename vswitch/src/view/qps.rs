@@ -6,9 +6,8 @@ use std::collections::HashMap;
 
 use pipelines::Direction;
 use pipelines::rcft::{QpKey, QpView, RcftStats};
-
-use crate::worker::mailbox::WorkerError;
-use crate::worker::{Pool, WorkerCommand};
+use worker::mailbox::WorkerError;
+use worker::{Pool, WorkerCommand};
 
 /// Queue pairs read from a worker at a time.
 const PAGE: usize = 256;

@@ -2,11 +2,11 @@
 
 use vswitch_api::v1;
 use vswitch_api::v1::offload_audit::Result as Audit;
+use worker::stats::EswitchTotals;
 
 use crate::api::refusal::Problem;
 use crate::controller::Controller;
 use crate::switch::offload::{OffloadControl, SourcePorts};
-use crate::worker::stats::EswitchTotals;
 
 pub(super) fn get_offload(
     controller: &mut Controller,

@@ -12,12 +12,12 @@ use pipelines::snapshot::{Destination, Route, RouteTarget, Snapshot, Vnic};
 use pipelines::vlt::Place;
 use vswitch_api::v1;
 use wire::Qpn;
+use worker::mailbox::WorkerError;
 
 use super::direction::DirectionRow;
 use super::{admitted, is_to};
 use crate::switch::Switch;
 use crate::view::qps;
-use crate::worker::mailbox::WorkerError;
 
 /// Queue pairs shown at most.
 const SHOWN: usize = 16;

@@ -80,7 +80,7 @@ fn evpn_refused_prefixes_cost_two_changes_whatever_their_number() {
 #[test]
 fn evpn_routes_of_which_a_worker_took_none_are_tried_again() {
     let stuck = |_: &[RouteChange]| {
-        Err(SwitchError::Worker(crate::worker::mailbox::WorkerError::Stuck { worker: 0, core: 0 }))
+        Err(SwitchError::Worker(worker::mailbox::WorkerError::Stuck { worker: 0, core: 0 }))
     };
     assert!(bring(many(10, "172.16.0.2"), |_| None, stuck).is_err());
 }

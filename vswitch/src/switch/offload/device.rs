@@ -8,9 +8,9 @@ use pipelines::offload::translate::{self, TranslateOptions};
 use pmd::{FlowEngine, FlowQueues};
 use rules::{ArrivalCount, BackEnd, FlowError, FlowRule, Guard, InnerTuple, Meter, RuleId, Usage};
 use wire::Dscp;
+use worker::eswitch::SimulatedDevice;
 
 use crate::config::{Config, Engine, Entropy, OffloadConfig};
-use crate::worker::eswitch::SimulatedDevice;
 
 /// No count that an e-switch reaches: the gate of a flow whose packets may be overtaken opens whatever came to software.
 pub const ANY: ArrivalCount = ArrivalCount(u64::MAX);

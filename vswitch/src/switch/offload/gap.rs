@@ -8,11 +8,11 @@ use pipelines::offload::arrival::{FlowOrigin, flow_of};
 use pipelines::offload::translate::{FlowSelector, Tables};
 use pipelines::qos::{Class, Leaf};
 use rules::ArrivalCount;
+use worker::{Pool, WorkerCommand};
 
 use super::device::{ANY, Simulated};
 use super::watch::FlowWatch;
 use crate::config::Barrier;
-use crate::worker::{Pool, WorkerCommand};
 
 /// What is known of packets on their way from the device to software.
 pub(super) struct ArrivalSource<'a> {
@@ -69,7 +69,7 @@ fn waiting(pool: &Pool, leaf: Leaf) -> Option<u32> {
     if pool.workers.iter().all(|worker| worker.stats.pipeline.waiting.get() == 0) {
         return Some(0);
     }
-    let depth = |worker: &crate::worker::pool::WorkerHandle| {
+    let depth = |worker: &worker::pool::WorkerHandle| {
         let depths = worker.mailbox().ask(|reply| WorkerCommand::Depths(vec![leaf], reply)).ok()?;
         depths.first().map(|depth| depth.packets)
     };

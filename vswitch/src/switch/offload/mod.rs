@@ -38,11 +38,11 @@ use holder::Holder;
 use ports::DevicePorts;
 pub use source_ports::{SourcePorts, note};
 use watch::FlowWatch;
+use worker::Pool;
+use worker::mailbox::WorkerError;
 
 use crate::capabilities::{self, CapabilityReport};
 use crate::config::{Config, OffloadConfig};
-use crate::worker::Pool;
-use crate::worker::mailbox::WorkerError;
 
 /// How long a flow that nobody tells of is looked at, in turns of counters.
 const REMEMBERED: u64 = 10;

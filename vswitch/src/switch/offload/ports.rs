@@ -8,13 +8,13 @@ use pipelines::offload::manager::Why;
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::StartedPort;
 use rules::BackEnd;
+use worker::Pool;
+use worker::eswitch::SimulatedDevice;
+use worker::mailbox::WorkerError;
 
 use super::holder::Holder;
 use super::{OffloadControl, Simulated, device};
 use crate::config::{Config, OffloadDevice};
-use crate::worker::Pool;
-use crate::worker::eswitch::SimulatedDevice;
-use crate::worker::mailbox::WorkerError;
 
 /// Ports by the switch's numbers, with those that DPDK has for them.
 #[derive(Default)]

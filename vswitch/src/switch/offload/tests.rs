@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use pipelines::flow_key::FlowKey;
 use wire::{L3, MacAddr, protocol};
+use worker::Mode;
 
 use super::*;
 use crate::switch::{Switch, testing};
-use crate::worker::Mode;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const TWO: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);

@@ -9,9 +9,8 @@ use pipelines::hot::HintQueue;
 use pipelines::offload::manager::FlowSample;
 use pipelines::offload::translate::FlowSelector;
 use rules::Usage;
-
-use crate::worker::mailbox::WorkerError;
-use crate::worker::{Pool, WorkerCommand};
+use worker::mailbox::WorkerError;
+use worker::{Pool, WorkerCommand};
 
 /// Hints of a worker that wait.
 const HINTS: usize = 4096;

@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use crossbeam::channel::{Receiver, bounded};
 use pipelines::snapshot::PortIndex;
+use worker::mailbox::WorkerError;
+use worker::{Pool, RemovedPort, WorkerCommand};
 
 use super::{Attached, PortTable};
 use crate::port::{Undo, shared_interface};
 use crate::switch::error::PortsError;
 use crate::switch::opening::Ready;
-use crate::worker::mailbox::WorkerError;
-use crate::worker::{Pool, RemovedPort, WorkerCommand};
 
 /// A port on its way out: in no snapshot that a worker uses, and with queues that workers still have.
 pub(super) struct Departing {

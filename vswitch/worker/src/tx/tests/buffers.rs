@@ -1,7 +1,7 @@
 //! Bounds in buffers: what long packets hold, and what many stopped readers leave the others.
 
 use super::*;
-use crate::worker::tx::own::MIN_BUFFER;
+use crate::tx::own::MIN_BUFFER;
 
 /// Bytes of a packet in so many buffers of the rig's pool.
 const SUPER_FRAME: usize = 33 * 2048;

@@ -2,7 +2,7 @@
 
 use pipelines::snapshot::PortIndex;
 
-use super::super::MAX_PORTS;
+use crate::MAX_PORTS;
 
 const WORDS: usize = MAX_PORTS / 64;
 const _: () = assert!(MAX_PORTS.is_multiple_of(64) && WORDS <= 64, "one bit a port, and one a word");

@@ -25,7 +25,9 @@ pub use mailbox::{Mode, RemovedPort, WorkerCommand};
 pub use pool::{Pool, WorkerSpec};
 pub use stats::WorkerStats;
 
-pub use crate::config::MAX_PORTS;
+/// Most ports of a switch. Of those that are devices of DPDK there are fewer: as many as it was built for (`RTE_MAX_ETHPORTS`, 32 in
+/// Debian's).
+pub const MAX_PORTS: usize = 2048;
 
 /// Most vNICs of a host.
 pub const MAX_VNICS: usize = 16_384;

@@ -13,7 +13,7 @@ use super::{TxPath, TxPaths};
 impl TxPaths {
     /// Sends a packet of control's, which goes behind those that it sent before and ahead of everybody else's.
     #[cold]
-    pub(in super::super) fn send_ahead(&mut self, port: PortIndex, packet: Mbuf) {
+    pub(crate) fn send_ahead(&mut self, port: PortIndex, packet: Mbuf) {
         let (len, buffers) = (packet.len(), packet.segment_count());
         let fits = |own: &Own| !own.buffer.is_full() && own.has_room(buffers, own.room);
         match self.paths.get(usize::from(port)) {
