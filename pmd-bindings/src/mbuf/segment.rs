@@ -240,6 +240,7 @@ impl Segment {
 
     /// References to the external buffer: 1 in a driver that hands out slices of its own memory (mlx5's
     /// multi-packet receive queue), more when somebody shares it.
+    #[inline]
     fn external_refcnt(self) -> u16 {
         let shared: *mut u8 = self.get(SHINFO);
         if shared.is_null() {
