@@ -2,7 +2,7 @@
 //! that spoil what a packet socket reads, who has a tap, and in which network namespace an interface is.
 //!
 //! Asks by ioctl rather than in /sys, whose view is that of the namespace that mounted it. Changes nothing but
-//! whether an interface is up or promiscuous; nothing here concerns DPDK.
+//! whether an interface is up or promiscuous, and whether a tap is there; nothing here concerns DPDK.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -248,6 +248,15 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 /// `EPERM` without CAP_NET_ADMIN, `EINVAL` for an interface of another kind or a tap of one queue.
 pub fn probe_tap(interface: &str) -> io::Result<()> {
     tap::attach(interface, 0).map(drop)
+}
+
+/// Removes a tap interface (of several queues) that is there though nobody has it open, with its addresses and routes. One that somebody
+/// has open goes with them.
+///
+/// # Errors
+/// As [`probe_tap`].
+pub fn remove_tap(interface: &str) -> io::Result<()> {
+    tap::remove(interface)
 }
 
 /// A process of this network namespace that has a tap interface open, as far as /proc lets one see.

@@ -320,6 +320,11 @@ impl Daemon {
         self.assert_clean_end();
     }
 
+    /// An interface of its own making is meant to stay when it has ended.
+    pub fn leaves(&mut self, interface: &str) {
+        self.interfaces.push(interface.to_owned());
+    }
+
     /// Waits for its end (which somebody asked for already) and checks that it was clean and left nothing behind.
     #[track_caller]
     pub fn assert_clean_end(&mut self) {

@@ -1,7 +1,11 @@
 //! An uplink that the host itself shares (`host = "punt"`): what is not the tunnel's goes to a tap and comes from it. The host's
-//! own TCP works beside the tunnel, over either family; ARP and ping of the VTEP are still answered by the switch.
+//! own TCP works beside the tunnel, over either family; ARP and ping of the VTEP are still answered by the switch. What the host has made
+//! of the tap outlives the process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
+use std::time::Duration;
+
+use tests::outage::{Echo, Probe};
 use tests::steady::{Flows, Stream};
 use tests::{Agent, Daemon, Family, Lab, Netns, lab, pair, runtime, traffic};
 
@@ -18,14 +22,9 @@ fn start(family: Family, workers: &str) -> (Lab, Daemon, tests::Tenant, tests::R
         workers.to_owned(),
     ]
     .concat();
-    // A packet socket takes a copy: the host's stack hears the veth end, too, and must not answer what it hears there. Its
-    // way back to the peer is the tap, which is what a strict filter of sources goes by.
-    lab.host.sysctl(&[
-        "net.ipv6.conf.up0.disable_ipv6=1",
-        "net.ipv4.conf.up0.arp_ignore=8",
-        "net.ipv4.conf.up0.rp_filter=1",
-    ]);
+    deafen_cable(&lab);
     let mut daemon = Daemon::start(&lab.host, &config);
+    daemon.leaves("host0");
     red.plug(&lab.host);
     if family == Family::V6 {
         lab.host.sysctl(&["net.ipv6.conf.host0.disable_ipv6=0"]);
@@ -35,6 +34,16 @@ fn start(family: Family, workers: &str) -> (Lab, Daemon, tests::Tenant, tests::R
     traffic::ping(&red.netns, "10.0.0.2", 56, 3);
     daemon.settled();
     (lab, daemon, red, far)
+}
+
+/// A packet socket takes a copy: the host's stack hears the veth end, too, and must not answer what it hears there. Its way back to the peer
+/// is the tap, which is what a strict filter of sources goes by.
+fn deafen_cable(lab: &Lab) {
+    lab.host.sysctl(&[
+        "net.ipv6.conf.up0.disable_ipv6=1",
+        "net.ipv4.conf.up0.arp_ignore=8",
+        "net.ipv4.conf.up0.rp_filter=1",
+    ]);
 }
 
 /// TCP to the host and from it, at the same time as the tunnel's.
@@ -124,5 +133,58 @@ fn runtime_punt_keeps_what_the_vtep_owes() {
     assert_eq!(daemon.drops("unknown-vni"), 1);
     assert_eq!(runtime::port_count(&daemon, "up:punt", "tx-packets") - punted, others.len() as i64 + 1);
     Flows::exchange(&red.netns, &far.netns, "10.0.0.2", 4, 50);
+    daemon.stop();
+}
+
+/// The host's own address, which the switch knows nothing of.
+const OWN: &str = "172.16.0.77";
+/// What is aimed at is a tenth of a second for an upgrade and a second for a restart; this bounds what a machine with other work to do may make
+/// of it.
+const MOST: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The tap's addresses, routes, MAC address, and number: all but whether there is a carrier.
+#[track_caller]
+fn facts(host: &Netns) -> String {
+    let asked = ["-4 -o addr show dev host0", "route show dev host0"].map(|line| host.ip(line));
+    let words = asked.iter().flat_map(|text| text.split_whitespace()).filter(|word| *word != "linkdown");
+    let mac = lab::interface_mac(host, "host0");
+    words.chain([mac.as_str()]).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn runtime_punt_the_hosts_tap_outlives_the_switch() {
+    let lab = Lab::new(Family::V4);
+    let (host, peer) = (&lab.host, &lab.peer);
+    deafen_cable(&lab);
+    let mut daemon = Daemon::start(host, &lab.uplink("host = \"punt\"\nhost-tap = \"host0\""));
+    host.ip(&format!("addr add {OWN}/24 dev host0"));
+    host.ip("route add 198.51.100.0/24 via 172.16.0.2 dev host0");
+    let before = facts(host);
+    assert!(before.ends_with(&lab.uplink_mac()), "{before}");
+    let _echo = Echo::start(host, OWN);
+    let stream = Stream::start(peer, host, OWN);
+    for change in ["upgrade", "upgrade", "TERM", "KILL"] {
+        let probe = Probe::start(peer, Duration::from_millis(5), &[OWN]);
+        if change == "upgrade" {
+            daemon.upgrade(host);
+        } else {
+            let process = daemon.process();
+            process.signal(change);
+            process.wait(PATIENCE);
+            assert_eq!(facts(host), before, "while there is no switch, after {change}");
+            daemon.restart(host);
+        }
+        std::thread::sleep(MOST);
+        let seen = probe.stop()[OWN];
+        eprintln!("{change}: {seen:?}");
+        assert!(seen.longest < MOST, "{change}: {seen:?}");
+        assert_eq!(facts(host), before, "after {change}");
+    }
+    assert!(stream.stop() > 0, "the connection of before goes on");
+    // It goes with the punt, and not before.
+    daemon.rewrite_config(&lab.uplink(""));
+    daemon.ctl("config reload");
+    assert!(!host.interfaces().contains(&"host0".to_owned()), "{:?}", host.interfaces());
     daemon.stop();
 }

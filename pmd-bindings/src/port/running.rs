@@ -271,6 +271,18 @@ impl StartedPort {
         }
     }
 
+    /// Has the interface of a tap stay when the port goes.
+    ///
+    /// # Errors
+    /// [`PortError::Unsupported`] for a port of another kind, or [`PortError::Operation`].
+    pub fn persist(&self) -> Result<(), PortError> {
+        let name = &self.running.name;
+        match &self.running.backend {
+            Backend::Tap(tap) => tap.persist(name),
+            _ => Err(PortError::Unsupported { name: name.clone(), operation: "make the interface persistent" }),
+        }
+    }
+
     /// Receives frames for any address, or not.
     ///
     /// # Errors

@@ -67,6 +67,11 @@ impl TapPort {
         self.tap.set_mac(mac).map_err(|error| refused(port, "set the MAC address", &error))
     }
 
+    /// Has the interface stay when the port goes.
+    pub fn persist(&self, port: &str) -> Result<(), PortError> {
+        self.tap.persist().map_err(|error| refused(port, "make the interface persistent", &error))
+    }
+
     pub fn link(&self) -> Link {
         Link { up: self.tap.is_up(), full_duplex: true, ..Link::default() }
     }
@@ -102,8 +107,7 @@ impl TapPort {
         let up = self.tap.at_home(interface::set_up);
         up.map_err(|error| refused(port, "set the interface up", &error))?;
         // Last: what cannot start leaves nothing behind.
-        let persist = if self.persist { self.tap.persist() } else { Ok(()) };
-        persist.map_err(|error| refused(port, "make the interface persistent", &error))
+        if self.persist { self.persist(port) } else { Ok(()) }
     }
 }
 

@@ -59,6 +59,16 @@ pub(crate) fn attach(iface: &str, flags: libc::c_int) -> io::Result<OwnedFd> {
     Ok(device.into())
 }
 
+/// Removes a tap of several queues that nobody has open.
+///
+/// # Errors
+/// As [`attach`].
+pub(crate) fn remove(iface: &str) -> io::Result<()> {
+    let queue = attach(iface, 0)?;
+    // SAFETY: an open tap, and a number.
+    unsafe { control(queue.as_raw_fd(), libc::TUNSETPERSIST, 0) }.map(drop)
+}
+
 /// ioctl(2); what it returns.
 ///
 /// # Safety

@@ -94,7 +94,7 @@ pub struct UplinkConfig {
     /// What becomes of traffic that is not for the VTEP; absent: dropped and counted.
     #[serde(default)]
     pub host: Option<HostTraffic>,
-    /// The name of the tap of `host = "punt"`; absent: that of the uplink with `-host` behind it.
+    /// The name of the tap of `host = "punt"`; absent: that of the uplink with `-host` behind it. It stays when the switch ends.
     #[serde(default)]
     pub host_tap: Option<String>,
     /// Neighbours that are not resolved.
@@ -118,7 +118,8 @@ impl UplinkConfig {
     /// The tap that takes what is not for the VTEP, with `host = "punt"`.
     pub fn punt_tap(&self) -> Option<TapPort> {
         let iface = || self.host_tap.clone().unwrap_or_else(|| format!("{}-host", self.name));
-        // Its MAC address is the uplink's, which the config need not know.
+        // Its MAC address is the uplink's, which the config need not know. It stays when the switch ends, and the switch has it do so when
+        // the change that brings it is in force: one that is refused leaves nothing behind.
         let tap = || TapPort { iface: iface(), netns: None, queues: 1, mac: None, persist: false };
         (self.host == Some(HostTraffic::Punt)).then(tap)
     }

@@ -227,6 +227,14 @@ pub fn close(port: Port, cleanup: Cleanup) -> Result<(), OpenError> {
     detached.and(cleaned)
 }
 
+/// Removes a tap that was made to stay, with its addresses and routes, unless it is gone.
+///
+/// # Errors
+/// [`OpenError::NoTap`] when it is another interface by now, or another process has it; [`OpenError::LeftBehind`].
+pub fn remove_tap(iface: &str) -> Result<(), OpenError> {
+    tap::remove(iface)
+}
+
 /// Asks DPDK for the device; `unique` is what no other device's name ends with. An error comes with the driver it concerns.
 fn attach(eal: &Eal, device: DeviceSpec, unique: &str) -> Result<Port, (Option<&'static str>, PortError)> {
     match device {

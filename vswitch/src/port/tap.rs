@@ -44,6 +44,16 @@ pub(super) fn plan(spec: &TapPort, opening: &mut Opening<'_>) -> Result<DevicePl
     Ok(DevicePlan::new(DeviceSpec::Tap(config), traits))
 }
 
+/// Removes a tap that was made to stay, unless it is gone.
+pub(super) fn remove(iface: &str) -> Result<(), OpenError> {
+    if pmd::interface::index(iface).is_err() {
+        return Ok(());
+    }
+    check_free(iface)?;
+    let left = |source| OpenError::LeftBehind { what: format!("interface {iface}"), source };
+    pmd::interface::remove_tap(iface).map_err(left)
+}
+
 /// Where an interface of this name exists it must be a tap of several queues, which is how it is opened, and nobody may have it open.
 /// The kernel would let us in beside its holder, and each would get half the packets.
 fn check_free(iface: &str) -> Result<(), OpenError> {

@@ -93,6 +93,7 @@ impl Switch {
             return Err(error);
         }
         self.ports.settle_mtus(&resized);
+        self.ports.want_taps(&difference.old, &want);
         self.baseline.forget(plan.gone(), difference.gone().into_iter().map(|name| name.as_str()));
         self.offload.switch(new.offload.enabled);
         self.tend_mode();
@@ -235,7 +236,7 @@ impl Switch {
         let (before, snapshot) = (self.topology.settled().clone(), self.topology.snapshot().clone());
         self.pool.publish(&snapshot)?;
         self.topology.settle(&mut self.neighbours);
-        self.keep_punt_macs();
+        self.keep_punt_taps();
         self.follow_bfd(Instant::now());
         // Before hardware: it keeps no flow whose connection has ended.
         self.connections.follow(&before, &snapshot, self.pool.now());

@@ -19,7 +19,7 @@ use crate::port::{Undo, shared_interface};
 use crate::state::journal::Saver;
 use crate::state::lock;
 use crate::state::owners::Owner;
-use crate::topology::Extent;
+use crate::topology::{Extent, punt_name};
 
 /// How long ports that are taken back may take.
 const GRACE: Duration = Duration::from_secs(5);
@@ -57,7 +57,10 @@ impl Switch {
 
     fn has_passing_port(&self) -> Option<String> {
         let passing = |spec: &PortSpec| matches!(spec, PortSpec::Tap(tap) if !tap.persist);
-        let (name, _) = self.ports.all_wanted().find(|(_, wanted)| passing(&wanted.spec))?;
+        // Punt taps stay, whatever the config says.
+        let punts = |port: &str| self.config.uplinks.iter().any(|uplink| punt_name(&uplink.name) == port);
+        let (name, _) =
+            self.ports.all_wanted().find(|(name, wanted)| passing(&wanted.spec) && !punts(name))?;
         Some(format!(
             "port {name} is a tap that goes with its process, and its tenant's interface with it; write `persist = true` for it"
         ))

@@ -70,13 +70,15 @@ pub(super) struct Ready {
 enum Job {
     Open(Box<OpenOrder>),
     Close(Box<Ready>),
+    /// A tap that stayed when its port went.
+    RemoveTap(String),
 }
 
 /// What came of a job.
 pub(super) enum JobResult {
     /// The ticket, the name, and the port.
     Opened(u64, String, Result<Box<Ready>, PortsError>),
-    /// The name of a port that is gone.
+    /// The name of a port that is gone, or of a tap.
     Closed(String, Result<(), PortsError>),
 }
 
@@ -139,6 +141,11 @@ impl Opener {
         self.waiting.push_back(Job::Close(Box::new(port)));
     }
 
+    /// Has a tap removed that stays without a port, when those that were to be closed are.
+    pub fn remove_tap(&mut self, iface: String) {
+        self.waiting.push_back(Job::RemoveTap(iface));
+    }
+
     /// Keeps a port open until [`close_kept`](Self::close_kept) or the end. No worker has a queue of it any more.
     pub fn keep(&mut self, port: Ready) {
         self.kept.push(port);
@@ -171,10 +178,10 @@ impl Opener {
         self.running.is_none() && self.waiting.is_empty()
     }
 
-    /// True while a port is on its way out.
+    /// True while a port or a tap is on its way out.
     pub fn is_closing(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.order.is_none() || running.cancelled)
-            || self.waiting.iter().any(|job| matches!(job, Job::Close(_)))
+            || self.waiting.iter().any(|job| matches!(job, Job::Close(_) | Job::RemoveTap(_)))
     }
 
     /// Goes on without waiting: the next result, if there is one.
@@ -229,16 +236,18 @@ impl Opener {
         let rank = |job: &Job| match job {
             Job::Close(port) if port.proxy.is_some() => 0,
             Job::Close(_) => 1,
-            Job::Open(order) if port::may_block(&order.wanted.spec) => 5,
-            Job::Open(order) if order.deferred => 4,
-            Job::Open(order) if order.wanted.spec.kind() == "representor" => 3,
-            Job::Open(_) => 2,
+            Job::RemoveTap(_) => 2,
+            Job::Open(order) if port::may_block(&order.wanted.spec) => 6,
+            Job::Open(order) if order.deferred => 5,
+            Job::Open(order) if order.wanted.spec.kind() == "representor" => 4,
+            Job::Open(_) => 3,
         };
         let first = (0..self.waiting.len()).min_by_key(|&at| rank(&self.waiting[at]))?;
         let job = self.waiting.remove(first)?;
         let (name, order) = match &job {
             Job::Open(order) => (order.name.clone(), Some(order.clone())),
             Job::Close(port) => (port.name.clone(), None),
+            Job::RemoveTap(iface) => (iface.clone(), None),
         };
         let running = Running { name, order, since: now, gave_up: None, cancelled: false };
         if self.helper.is_none() {
@@ -270,7 +279,7 @@ impl Opener {
 
     /// Closes what is to be closed, but for what is kept, opens nothing more, and waits for the end of that.
     pub fn finish(&mut self) {
-        self.waiting.retain(|job| matches!(job, Job::Close(_)));
+        self.waiting.retain(|job| matches!(job, Job::Close(_) | Job::RemoveTap(_)));
         if let Some(running) = &mut self.running {
             running.cancelled |= running.order.is_some();
         }
@@ -298,6 +307,11 @@ fn helper() -> io::Result<Helper> {
                     JobResult::Opened(ticket, name, open(*order).map(Box::new))
                 }
                 Job::Close(port) => JobResult::Closed(port.name.clone(), close(*port)),
+                Job::RemoveTap(iface) => {
+                    let removed = port::remove_tap(&iface);
+                    let removed = removed.map_err(|source| PortsError::Open { name: iface.clone(), source });
+                    JobResult::Closed(iface, removed)
+                }
             };
             if report.send(done).is_err() {
                 break;

@@ -166,6 +166,7 @@ impl Switch {
     pub(super) fn carry_out(&mut self, plan: &PortChanges, missing: Missing) {
         let polled = self.poll_fresh();
         let gone = plan.last.iter().map(|name| self.let_go(name)).fold(polled, Result::and);
+        self.ports.remove_taps();
         let is_left_alone = plan.added.is_empty() && plan.first.is_empty() && plan.last.is_empty();
         let waited = match self.ahead.leaves_closing() || is_left_alone {
             true => Ok(()),
@@ -382,6 +383,7 @@ impl Switch {
 
     fn turn_ports(&mut self, now: Instant) -> Result<(), SwitchError> {
         self.ports.tend_departing(&self.pool, now);
+        self.ports.remove_taps();
         let mut came = false;
         while let Some(done) = self.ports.done(now) {
             came |= self.take_in(done, Missing::Tolerated, now)?;
@@ -409,7 +411,7 @@ impl Switch {
             row.is_some_and(|row| row.takes_super_frames != port.takes_super_frames())
         });
         if looks && gone.is_empty() {
-            self.keep_punt_macs();
+            self.keep_punt_taps();
         }
         // A worker that is silent takes no snapshot: it is all tried again when it answers.
         if !came && gone.is_empty() || self.pool.has_silent() {

@@ -44,6 +44,8 @@ pub struct Attached {
     /// The next snapshot is made without it.
     leaving: bool,
     mac: MacAddr,
+    /// It is a punt tap whose interface stays when the process ends.
+    stays: bool,
     /// The DPDK port that takes its rules, where that is another one.
     pub(super) proxy: Option<PortId>,
     /// What stands in front of its receive queues.
@@ -108,6 +110,8 @@ pub struct PortTable {
     opener: Opener,
     /// Those that have gone, and that a silent worker has not given back.
     departing: Vec<Departing>,
+    /// Punt taps that the config has no more, and whose interfaces are still there.
+    taps_left: BTreeSet<String>,
     /// Counts that ports came, went, or got another reason for not being there.
     generation: u64,
     /// Of attempts to open a port, never used twice.
@@ -398,6 +402,7 @@ impl PortTable {
             running: false,
             fresh: true,
             leaving: false,
+            stays: false,
             proxy,
             front,
             presence,
