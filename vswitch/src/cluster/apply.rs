@@ -17,7 +17,7 @@ use crate::switch::{Switch, SwitchError};
 /// What became of news.
 #[derive(Debug, Default)]
 pub struct Taken {
-    /// What was refused.
+    /// What was refused, each by itself.
     pub refused: Vec<Refused>,
     /// All of the rest is in force; why it would not be there after a restart.
     pub unsaved: Option<String>,
@@ -43,11 +43,10 @@ pub fn take_in(switch: &mut Switch, news: News) -> Result<Taken, String> {
     let come: Vec<LocationConfig> = come.collect();
     let members: BTreeMap<Vni, BTreeSet<IpAddr>> =
         news.members.iter().map(|(vni, hosts)| (*vni, hosts.iter().map(&mut choose).collect())).collect();
-    match switch.follow(Owner::Etcd, Heard { come, gone: news.gone, members }) {
-        Ok(refused) => Ok(Taken { refused, unsaved: None }),
-        Err(error @ SwitchError::NotSaved(_)) => {
-            Ok(Taken { refused: Vec::new(), unsaved: Some(error.to_string()) })
-        }
+    let mut refused = Vec::new();
+    match switch.hear(Owner::Etcd, Heard { come, gone: news.gone, members }, &mut refused) {
+        Ok(()) => Ok(Taken { refused, unsaved: None }),
+        Err(error @ SwitchError::NotSaved(_)) => Ok(Taken { refused, unsaved: Some(error.to_string()) }),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -30,6 +30,7 @@ use super::objects::Objects;
 use super::past::Past;
 use super::publish::Wanted;
 use super::publishing::{Mine, Voice};
+use super::refusals::Refusals;
 use super::status::Shared;
 use super::store::{Store, StoreError, watching};
 use crate::config::{Config, EtcdConfig, Name};
@@ -103,8 +104,12 @@ pub struct Follower {
     contests_told: BTreeSet<(Vni, IpAddr)>,
     /// Control refused everything: when it is asked again.
     asked_again: Option<Instant>,
+    /// What it refused of the rest.
+    refusals: Refusals,
+    /// When it was last looked whether that is possible by now.
+    looked: Option<Instant>,
     hosts_changed: bool,
-    /// Something has changed, here or in etcd, since objects that were refused were last tried.
+    /// Something has changed, here or in etcd, since what was refused was last tried.
     stirred: bool,
     /// When they may be tried again.
     tries: Tries,
@@ -138,6 +143,8 @@ impl Follower {
             overtaken: false,
             contests_told: BTreeSet::new(),
             asked_again: None,
+            refusals: Refusals::default(),
+            looked: None,
             hosts_changed: true,
             stirred: false,
             tries: Tries::default(),

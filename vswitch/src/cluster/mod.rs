@@ -19,6 +19,7 @@ mod pages;
 mod past;
 mod publish;
 mod publishing;
+mod refusals;
 pub mod status;
 mod store;
 

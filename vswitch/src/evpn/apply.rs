@@ -18,7 +18,7 @@ use crate::config::{Config, GatewayConfig, LocationConfig, Name, RouteTargetConf
 use crate::control::tries::Tries;
 use crate::controller::Controller;
 use crate::state::owners::Owner;
-use crate::switch::following::Heard;
+use crate::switch::following::{Heard, Said};
 use crate::switch::view::View;
 use crate::switch::{Switch, SwitchError};
 use crate::topology::stations::Stations;
@@ -314,16 +314,18 @@ pub fn apply(controller: &mut Controller, changes: Changes) -> Applied {
     let Changes { heard, stations, routes } = changes;
     let mut applied = Applied::default();
     if !heard.is_empty() {
-        match switch.follow(Owner::Evpn, heard) {
-            Ok(refused) => applied.refused.extend(
-                refused
-                    .into_iter()
-                    .map(|refused| (Item::Address(refused.vni.get(), refused.vip), refused.why)),
-            ),
+        let mut refused = Vec::new();
+        match switch.hear(Owner::Evpn, heard, &mut refused) {
+            Ok(()) => {}
             // It is in force, and the next change saves it with its own.
             Err(SwitchError::NotSaved(error)) => tracing::warn!(%error, "what other hosts say is not saved"),
             Err(error) => applied.error = Some(error.to_string()),
         }
+        // VTEPs are the switch's to tell of and to place.
+        applied.refused.extend(refused.into_iter().filter_map(|refused| match refused.what {
+            Said::Location(vni, vip) => Some((Item::Address(vni.get(), vip), refused.why)),
+            Said::Vtep(..) => None,
+        }));
     }
     if !stations.is_empty() {
         match switch.follow_stations(&stations) {

@@ -1,11 +1,14 @@
 //! What other hosts say where their stations are: taken in by the batch, as one change of the snapshot and one line of the journal.
 //!
 //! Whoever hears it (a client of etcd, of a BGP speaker) owns what it brings, and neither moves nor removes what others brought. What
-//! cannot be is refused alone, with the reason; the rest of the batch is done.
+//! cannot be is refused alone, with the reason; the rest of the batch is done. Of what is refused, locations are to be said again when there may
+//! be room for them ([`Switch::vlt_room`]); VTEPs are known, and placed when there is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
 use std::net::IpAddr;
 
+use serde_json::json;
 use wire::{MacAddr, Vni};
 
 use super::{Switch, SwitchError};
@@ -15,6 +18,9 @@ use crate::state::change::Change;
 use crate::state::owners::Owner;
 use crate::topology::TopologyError;
 use crate::topology::stations::Stations;
+
+/// The part of the VLT that has to be free again, as a divisor, before another event says that it is full.
+const MUCH_ROOM: usize = 16;
 
 /// What has changed on other hosts, as far as one source of it knows.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,29 +40,62 @@ impl Heard {
     }
 }
 
-/// A location that was not taken in.
+/// Something of a network that another host says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Said {
+    /// Where an address is.
+    Location(Vni, IpAddr),
+    /// That the host at a VTEP takes part.
+    Vtep(Vni, IpAddr),
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Location(vni, vip) => write!(f, "{vip} in VNI {vni}"),
+            Self::Vtep(vni, vtep) => write!(f, "VTEP {vtep} in VNI {vni}"),
+        }
+    }
+}
+
+/// Something that was not taken in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    pub vni: Vni,
-    pub vip: IpAddr,
+    pub what: Said,
     /// In a sentence, with what to do.
     pub why: String,
+    /// It is the VLT that has no room for it.
+    pub for_want_of_room: bool,
 }
 
 /// The VTEPs that take part in networks, by who says so.
 pub(super) type Members = BTreeMap<(Vni, &'static str), BTreeSet<IpAddr>>;
 
 impl Switch {
-    /// Takes in what other hosts say, as `owner`. Groups of a location that this switch does not know in the network are left out of it.
-    /// What was refused.
+    /// As [`hear`](Self::hear); what was refused.
     ///
     /// # Errors
-    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`] or [`SwitchError::Worker`], or the flood
-    /// lists do not fit: then the locations are in force, and it is known whose they are. What a worker did not take is given to it again
-    /// by the next call.
+    /// As [`hear`](Self::hear).
     pub fn follow(&mut self, owner: Owner, heard: Heard) -> Result<Vec<Refused>, SwitchError> {
+        let mut refused = Vec::new();
+        self.hear(owner, heard, &mut refused).map(|()| refused)
+    }
+
+    /// Takes in what other hosts say, as `owner`. Groups of a location that this switch does not know in the network are left out of it.
+    /// What is refused is added to `refused`, also where the rest is in force and there is an error.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`] or [`SwitchError::Worker`]: then the
+    /// locations are in force, and it is known whose they are. What a worker did not take is given to it again by the next call.
+    pub fn hear(
+        &mut self,
+        owner: Owner,
+        heard: Heard,
+        refused: &mut Vec<Refused>,
+    ) -> Result<(), SwitchError> {
         let Heard { come, gone, members } = heard;
-        let (come, mut refused) = self.own_and_new(owner, come);
+        let (come, others) = self.own_and_new(owner, come);
+        refused.extend(others);
         let ended = gone.into_iter().filter_map(|(vni, vip)| self.topology.location(vni, vip));
         let whose = self.ownership();
         let ended = ended.filter(|known| whose.of("location", &location_id(known)) == owner);
@@ -74,15 +113,19 @@ impl Switch {
         }
         self.members.retain(|_, vteps| !vteps.is_empty());
         let other_lists = self.topology.follow_vteps(&self.config, &all, &self.neighbours);
+        refused.extend(self.left_out().filter(|left| matches!(left.what, Said::Vtep(vni, _) if all.contains_key(&vni))));
         let mut taken = Vec::new();
         for (at, location) in come.into_iter().enumerate() {
             match faults.get(&at) {
                 None => taken.push(location),
-                Some(fault) => {
-                    refused.push(Refused { vni: location.vni, vip: location.vip, why: fault.to_string() })
-                }
+                Some(fault) => refused.push(Refused {
+                    what: Said::Location(location.vni, location.vip),
+                    why: fault.to_string(),
+                    for_want_of_room: matches!(fault, TopologyError::VltFull(_)),
+                }),
             }
         }
+        self.tell_full(refused);
         let changed = !taken.is_empty() || !gone.is_empty();
         let is_new = changed || *other_lists.as_ref().unwrap_or(&false);
         let handed_out = match is_new || self.topology.is_unsettled() {
@@ -102,7 +145,51 @@ impl Switch {
         }
         handed_out.and(saved)?;
         other_lists?;
-        Ok(refused)
+        Ok(())
+    }
+
+    /// The VTEPs for which the VLT has no slot, as refused.
+    pub fn left_out(&self) -> impl Iterator<Item = Refused> {
+        let (_, capacity) = self.topology.vlt_usage();
+        self.topology.left_out().map(move |(vni, vtep)| Refused {
+            what: Said::Vtep(vni, vtep),
+            why: format!(
+                "the host there takes part, and {}; until then it is neither flooded to nor heard there, but from the addresses that are known \
+                 behind it",
+                TopologyError::VltFull(capacity)
+            ),
+            for_want_of_room: true,
+        })
+    }
+
+    /// Tells that the VLT is full, once until there has been room.
+    fn tell_full(&mut self, refused: &[Refused]) {
+        let Some(first) = refused.iter().find(|refused| refused.for_want_of_room) else { return };
+        if std::mem::replace(&mut self.is_full_told, true) {
+            return;
+        }
+        let Refused { what, why, .. } = first;
+        let text = format!("what other hosts say is not taken in any more before there is room, first of all {what}: {why}");
+        tracing::warn!("{text}");
+        let (_, entries) = self.topology.vlt_usage();
+        self.events.add("vlt-full", text, json!({ "what": what.to_string(), "entries": entries }));
+    }
+
+    /// Slots of the VLT that are free.
+    pub fn vlt_room(&self) -> usize {
+        let (used, capacity) = self.topology.vlt_usage();
+        capacity - used
+    }
+
+    /// Gives slots to VTEPs that were left out, where there are some again. True when there are.
+    pub(super) fn place_left_out(&mut self) -> bool {
+        let (used, capacity) = self.topology.vlt_usage();
+        self.is_full_told &= capacity - used <= capacity / MUCH_ROOM;
+        let placed = self.topology.place_left_out(&self.config, &self.neighbours);
+        placed.unwrap_or_else(|error| {
+            tracing::error!(%error, "VTEPs for which there is room again are not heard");
+            false
+        })
     }
 
     /// Of some locations those that are news and that nobody else brought, and what is refused of the others.
@@ -125,7 +212,8 @@ impl Switch {
                         location.vni,
                         whose.who()
                     );
-                    refused.push(Refused { vni: location.vni, vip: location.vip, why });
+                    let what = Said::Location(location.vni, location.vip);
+                    refused.push(Refused { what, why, for_want_of_room: false });
                     continue;
                 }
                 if *known == location {

@@ -119,6 +119,8 @@ pub struct Switch {
     learned: Instant,
     /// When it was last heard where floating addresses are.
     floated: Instant,
+    /// It was told that the VLT is full, and has not had much room since.
+    is_full_told: bool,
 }
 
 impl Switch {
@@ -244,6 +246,7 @@ impl Switch {
             looked: Instant::now(),
             learned: Instant::now(),
             floated: Instant::now(),
+            is_full_told: false,
         };
         switch.set_mode(mode)?;
         Ok(switch)

@@ -111,14 +111,16 @@ impl Switch {
         self.learn_addresses(now);
     }
 
-    /// Gives vNICs the addresses that they asked for or announced, not often, so that no guest makes more snapshots than that.
+    /// Gives vNICs the addresses that they asked for or announced, not often, so that no guest makes more snapshots than that; and VTEPs
+    /// the slots that they wait for.
     fn learn_addresses(&mut self, now: Instant) {
+        let placed = self.place_left_out();
         let floated = self.learn_floating(now);
         let asked = self.learn_link_local(now);
-        if floated || asked {
+        if placed || floated || asked {
             self.topology.commit();
             if let Err(error) = self.hand_out() {
-                tracing::error!(%error, "addresses that vNICs asked for or announced are not in use");
+                tracing::error!(%error, "addresses that vNICs asked for or announced, or VTEPs that there is room for again, are not in use");
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::config::ConfigErrors;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
     /// The VLT has no free slot.
-    #[error("the VLT is full ({0} entries); raise `[vlt] entries` and restart")]
+    #[error("the VLT is full ({0} entries); raise `[vlt] entries` and restart, or remove what nobody needs")]
     VltFull(usize),
     /// More vNICs than a host may have.
     #[error("a switch has at most {MAX_VNICS} vNICs; if some were removed just now, try again in a second")]

@@ -1,7 +1,8 @@
 //! What other hosts say of themselves: locations that come, move and go many at a time, and VTEPs that take part in a network
 //! though no address is known behind them.
 //!
-//! One that cannot be is left out and told; the others are not its hostages.
+//! One that cannot be is left out and told; the others are not its hostages. A VTEP for which the VLT has no slot is known all the same, and
+//! has one as soon as there is: with the next change of its network, or when [`Topology::place_left_out`] is called.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -14,11 +15,11 @@ use crate::topology::underlay::Neighbours;
 
 impl Topology {
     /// Brings locations, and takes others out, ready to [`commit`](Self::commit); those that cannot be brought, by their places in
-    /// `come`, with the reasons. Addresses that are in neither list stay as they are. Of a network whose list of VTEPs to flood to
-    /// does not fit any more none are brought, and the others are.
+    /// `come`, with the reasons. Addresses that are in neither list stay as they are. In a network that floods, a location that is the
+    /// first one behind its VTEP takes a slot for that, too.
     ///
     /// # Errors
-    /// [`TopologyError`] when not even what is left fits, with nothing changed.
+    /// [`TopologyError`] when what the config says of a network does not fit, with nothing changed.
     pub fn follow_locations(
         &mut self,
         config: &Config,
@@ -26,37 +27,22 @@ impl Topology {
         gone: &[(Vni, IpAddr)],
         neighbours: &Neighbours,
     ) -> Result<BTreeMap<usize, TopologyError>, TopologyError> {
-        let mut crowded: BTreeMap<u32, TopologyError> = BTreeMap::new();
-        loop {
-            let mut refused = BTreeMap::new();
-            let mut fault = None;
-            let followed = self.redraft(neighbours, |topology| {
-                let flooding = topology.bring_heard(config, come, gone, &crowded, &mut refused);
-                topology.rebuild_flood_lists(config, &flooding).map_err(|(vpc, error)| {
-                    fault = Some(vpc);
-                    error
-                })
-            });
-            match (followed, fault) {
-                (Ok(()), _) => return Ok(refused),
-                (Err(error), Some(vpc)) if !crowded.contains_key(&vpc) => {
-                    crowded.insert(vpc, error);
-                }
-                (Err(error), _) => return Err(error),
-            }
-        }
+        let mut refused = BTreeMap::new();
+        self.redraft(neighbours, |topology| {
+            let flooding = topology.bring_heard(config, come, gone, &mut refused)?;
+            topology.rebuild_flood_lists(config, &flooding)
+        })?;
+        Ok(refused)
     }
 
-    /// The half of it that places stations: those of `crowded` networks are refused. The networks behind whose VTEPs something came or
-    /// went.
+    /// The half of it that places stations. The networks behind whose VTEPs something came or went.
     fn bring_heard(
         &mut self,
         config: &Config,
         come: &[LocationConfig],
         gone: &[(Vni, IpAddr)],
-        crowded: &BTreeMap<u32, TopologyError>,
         refused: &mut BTreeMap<usize, TopologyError>,
-    ) -> BTreeSet<u32> {
+    ) -> Result<BTreeSet<u32>, TopologyError> {
         let mut vteps: HashMap<IpAddr, Result<(), TopologyError>> = HashMap::new();
         let mut flooding = BTreeSet::new();
         for &(vni, vip) in gone {
@@ -71,33 +57,38 @@ impl Topology {
             let checked = vtep.clone().and_then(|()| Ok(validate::location(config, location)?));
             let placed = checked.and_then(|()| {
                 let vpc = self.vpc_of(location)?;
-                if let Some(error) = crowded.get(&vpc) {
-                    return Err(error.clone());
-                }
                 self.refuse_local(vpc, location)?;
+                self.refuse_crowded(vpc, location)?;
                 self.unlearn(vpc, location.vip);
                 Ok(self.put_location(location)?.then_some(vpc))
             });
             match placed {
-                Ok(vpc) => flooding.extend(vpc),
+                // Its place in the list is taken, so that the next one finds how much there is left.
+                Ok(Some(vpc)) => {
+                    flooding.insert(vpc);
+                    if self.floods(vpc) {
+                        self.vtep_slot(vpc, location.vtep)?;
+                    }
+                }
+                Ok(None) => {}
                 Err(error) => drop(refused.insert(at, error)),
             }
         }
-        flooding
+        Ok(flooding)
     }
 
     /// Makes the lists anew of those of some networks that flood, after places behind VTEPs came or went, and which VTEPs are heard.
     ///
     /// # Errors
-    /// The network whose list does not fit, and [`TopologyError`].
+    /// [`TopologyError`] when one does not fit.
     pub(super) fn rebuild_flood_lists(
         &mut self,
         config: &Config,
         vpcs: &BTreeSet<u32>,
-    ) -> Result<(), (u32, TopologyError)> {
+    ) -> Result<(), TopologyError> {
         for &vpc in vpcs {
-            if self.draft.next.vpc(vpc).is_some_and(|vpc| vpc.flood) {
-                self.rebuild_routes_of(config, vpc).map_err(|error| (vpc, error))?;
+            if self.floods(vpc) {
+                self.rebuild_routes_of(config, vpc)?;
             }
         }
         self.rebuild_vteps(config);
@@ -106,10 +97,10 @@ impl Topology {
 
     /// The VTEPs of other hosts that take part in networks, besides those that locations are behind: of each VNI that is named, these
     /// and no others from now on, ready to [`commit`](Self::commit). What uplinks cannot reach yet, or is this switch's own, is in no flood
-    /// list meanwhile. True when that changes something.
+    /// list meanwhile, and neither is what there is no slot for ([`left_out`](Self::left_out)). True when that changes something.
     ///
     /// # Errors
-    /// [`TopologyError`] when the flood lists do not fit, with nothing changed.
+    /// [`TopologyError`] when what the config says of a network does not fit, with nothing changed.
     pub fn follow_vteps(
         &mut self,
         config: &Config,
@@ -138,9 +129,45 @@ impl Topology {
         Ok(true)
     }
 
-    /// The VTEPs that other hosts said take part in a network, and that uplinks reach.
-    pub(super) fn followed_vteps(&self, vni: Vni) -> Vec<IpAddr> {
+    /// Gives the VTEPs slots that other hosts said take part in a network, and that uplinks reach, as far as there are slots. Those that have
+    /// one.
+    pub(super) fn place_members(&mut self, vpc: u32, vni: Vni) -> Vec<IpAddr> {
         let followed = self.draft.followed.get(&vni).into_iter().flatten().copied();
-        followed.filter(|&vtep| self.check_vtep(vtep).is_ok()).collect()
+        let reached: Vec<IpAddr> = followed.filter(|&vtep| self.check_vtep(vtep).is_ok()).collect();
+        let (placed, left): (Vec<_>, Vec<_>) =
+            reached.into_iter().partition(|&vtep| self.vtep_slot(vpc, vtep).is_ok());
+        match left.is_empty() {
+            true => drop(self.draft.unplaced.remove(&vpc)),
+            false => drop(self.draft.unplaced.insert(vpc, left.into_iter().collect())),
+        }
+        placed
+    }
+
+    /// The VTEPs that take part in a network of this switch and for which the VLT has no slot: they are neither heard nor flooded to there,
+    /// unless there are locations behind them.
+    pub fn left_out(&self) -> impl Iterator<Item = (Vni, IpAddr)> {
+        let of = |(&vpc, vteps): (&u32, &BTreeSet<IpAddr>)| {
+            Some((self.draft.next.vpc(vpc)?.vni, vteps.clone()))
+        };
+        self.draft.unplaced.iter().filter_map(of).flat_map(|(vni, vteps)| vteps.into_iter().map(move |vtep| (vni, vtep)))
+    }
+
+    /// Gives slots to those that were [left out](Self::left_out), where there are some again, ready to [`commit`](Self::commit). True when
+    /// there are.
+    ///
+    /// # Errors
+    /// [`TopologyError`] when what the config says of a network does not fit, with nothing changed.
+    pub fn place_left_out(&mut self, config: &Config, neighbours: &Neighbours) -> Result<bool, TopologyError> {
+        let (used, capacity) = self.vlt_usage();
+        if self.draft.unplaced.is_empty() || used >= capacity {
+            return Ok(false);
+        }
+        self.redraft(neighbours, |topology| {
+            let vpcs: Vec<u32> = topology.draft.unplaced.keys().copied().collect();
+            vpcs.into_iter().try_for_each(|vpc| topology.rebuild_routes_of(config, vpc))?;
+            topology.rebuild_vteps(config);
+            Ok(())
+        })?;
+        Ok(true)
     }
 }

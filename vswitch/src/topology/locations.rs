@@ -79,17 +79,9 @@ impl Topology {
         self.check_vtep(location.vtep)?;
         let vpc = self.vpc_of(location)?;
         // What it may need is looked for first, so that nothing is half done when the table is full.
-        let learned = self.learner(vpc, location.vip).is_some()
-            || self.draft.next.floats_at(vpc, location.vip).is_some();
-        let known = !learned && self.draft.next.locations.contains_key(&(vpc, Destination::Ip(location.vip)));
-        let floods = self.draft.next.vpc(vpc).is_some_and(|vpc| vpc.flood);
-        let flood_slot = floods && !self.draft.vtep_slots.contains_key(&(vpc, location.vtep));
-        let (used, capacity) = self.vlt_usage();
-        if used + usize::from(!known) + usize::from(flood_slot) > capacity {
-            return Err(TopologyError::VltFull(capacity));
-        }
+        self.refuse_crowded(vpc, location)?;
         self.unlearn(vpc, location.vip);
-        if self.put_location(location)? && floods {
+        if self.put_location(location)? && self.floods(vpc) {
             self.rebuild_routes_of(config, vpc)?;
         }
         self.rebuild_vteps(config);
@@ -136,6 +128,33 @@ impl Topology {
         self.rebuild_vteps(config);
         self.write_fresh(neighbours);
         Ok(true)
+    }
+
+    /// Refuses a location for which the table has no room: a slot of its own where its address is new, and one for its VTEP where the network
+    /// floods and does not do so to that yet.
+    pub(super) fn refuse_crowded(&self, vpc: u32, location: &LocationConfig) -> Result<(), TopologyError> {
+        if self.refuse_full(2).is_ok() {
+            return Ok(());
+        }
+        let learned = self.learner(vpc, location.vip).is_some()
+            || self.draft.next.floats_at(vpc, location.vip).is_some();
+        let known = !learned && self.draft.next.locations.contains_key(&(vpc, Destination::Ip(location.vip)));
+        self.refuse_full(usize::from(!known) + usize::from(self.needs_list_slot(vpc, location.vtep)))
+    }
+
+    /// True for a VTEP that its network is to flood to once something is behind it, and that has no slot for that.
+    pub(super) fn needs_list_slot(&self, vpc: u32, vtep: IpAddr) -> bool {
+        self.floods(vpc) && !self.draft.vtep_slots.contains_key(&(vpc, vtep))
+    }
+
+    pub(super) fn floods(&self, vpc: u32) -> bool {
+        self.draft.next.vpc(vpc).is_some_and(|vpc| vpc.flood)
+    }
+
+    /// Refuses what needs more slots than are free.
+    pub(super) fn refuse_full(&self, slots: usize) -> Result<(), TopologyError> {
+        let (used, capacity) = self.vlt_usage();
+        if used + slots > capacity { Err(TopologyError::VltFull(capacity)) } else { Ok(()) }
     }
 
     pub(super) fn vpc_of(&self, location: &LocationConfig) -> Result<u32, TopologyError> {

@@ -126,6 +126,8 @@ struct Draft {
     listed: BTreeSet<IpAddr>,
     /// VTEPs that take part in networks, as other hosts say.
     followed: OrdMap<Vni, BTreeSet<IpAddr>>,
+    /// Those of them for which the VLT had no slot, by VPC; no set is empty.
+    unplaced: OrdMap<u32, BTreeSet<IpAddr>>,
     /// Security groups.
     security: SecurityDraft,
 }
@@ -203,6 +205,7 @@ impl Topology {
             last_vtep: 0,
             listed: BTreeSet::new(),
             followed: OrdMap::new(),
+            unplaced: OrdMap::new(),
             security: SecurityDraft::default(),
         };
         Self {

@@ -32,7 +32,7 @@ impl Topology {
     /// reasons. Those that are not named stay as they are.
     ///
     /// # Errors
-    /// [`TopologyError`] when the flood lists do not fit, with nothing changed.
+    /// [`TopologyError`] when what the config says of a network does not fit, with nothing changed.
     pub fn follow_stations(
         &mut self,
         config: &Config,
@@ -54,7 +54,7 @@ impl Topology {
                     Err(error) => drop(refused.insert((vni, mac), error)),
                 }
             }
-            topology.rebuild_flood_lists(config, &flooding).map_err(|(_, error)| error)
+            topology.rebuild_flood_lists(config, &flooding)
         })?;
         Ok(refused)
     }
@@ -76,6 +76,11 @@ impl Topology {
     fn put_station(&mut self, vpc: u32, mac: MacAddr, vtep: IpAddr) -> Result<bool, TopologyError> {
         self.check_vtep(vtep)?;
         let known = self.draft.stations.get(&(vpc, mac)).copied();
+        let listed = self.needs_list_slot(vpc, vtep);
+        self.refuse_full(usize::from(known.is_none()) + usize::from(listed))?;
+        if listed {
+            self.vtep_slot(vpc, vtep)?;
+        }
         let slot = match known {
             Some(known) => known.slot,
             None => self.allocate(Place::Empty)?,

@@ -176,6 +176,7 @@ impl Topology {
         }
         self.drop_stations(index);
         self.drop_vtep_slots(index, |_| true);
+        self.draft.unplaced.remove(&index);
         // Before it goes: its index is another VPC's one day.
         self.touch_related(index);
         if let Some(vpc) = self.draft.next.vpcs[index as usize].take() {
@@ -185,7 +186,7 @@ impl Topology {
         }
     }
 
-    /// Routes of VPCs, and the slots that they and flooding need.
+    /// Routes of VPCs, and the slots that they and flooding need. What other hosts take part has a slot where there is one left.
     pub(super) fn rebuild_routes(&mut self, config: &Config) -> Result<(), TopologyError> {
         config.vpcs.iter().try_for_each(|vpc| self.rebuild_vpc_routes(config, vpc))
     }
@@ -220,23 +221,20 @@ impl Topology {
             };
             routes.push((prefix, target));
         }
-        // A slot of its own is what a VTEP is heard by where no location is behind it.
-        let members: Vec<IpAddr> = vpc.vteps.iter().copied().chain(self.followed_vteps(vpc.vni)).collect();
-        for &vtep in &members {
-            used.insert(vtep);
+        // A slot of its own is what a VTEP is heard by where no location is behind it. One copy each, in however many lists it is.
+        let mut vteps: BTreeSet<IpAddr> = vpc.vteps.iter().copied().collect();
+        if vpc.flood {
+            vteps.extend(config.uplinks.iter().flat_map(|uplink| uplink.peers.iter()));
+            vteps.extend(self.vteps_of(index));
+        }
+        for &vtep in &vteps {
             self.vtep_slot(index, vtep)?;
         }
-        let mut flood_slots = Vec::new();
-        if vpc.flood {
-            let peers = config.uplinks.iter().flat_map(|uplink| uplink.peers.iter());
-            let listed = peers.chain(&members).copied();
-            // One copy each, in however many lists it is.
-            let vteps: BTreeSet<IpAddr> = self.vteps_of(index).chain(listed).collect();
-            for vtep in vteps {
-                used.insert(vtep);
-                flood_slots.push(self.vtep_slot(index, vtep)?);
-            }
-        }
+        vteps.extend(self.place_members(index, vpc.vni));
+        used.extend(&vteps);
+        let flooded = vteps.iter().filter(|_| vpc.flood);
+        let flood_slots: Vec<SlotRef> =
+            flooded.filter_map(|&vtep| self.draft.vtep_slots.get(&(index, vtep)).copied()).collect();
         let Some(current) = self.draft.next.vpcs[index as usize].as_mut() else { return Ok(()) };
         let new_routes = current.routes() != routes;
         let new_list = current.flood_slots != flood_slots;
@@ -276,7 +274,7 @@ impl Topology {
         }
     }
 
-    fn vtep_slot(&mut self, vpc: u32, vtep: IpAddr) -> Result<SlotRef, TopologyError> {
+    pub(super) fn vtep_slot(&mut self, vpc: u32, vtep: IpAddr) -> Result<SlotRef, TopologyError> {
         if let Some(&slot) = self.draft.vtep_slots.get(&(vpc, vtep)) {
             return Ok(slot);
         }

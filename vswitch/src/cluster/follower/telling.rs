@@ -14,6 +14,7 @@ use crate::cluster::book::Seen;
 use crate::cluster::keys::shown;
 use crate::controller::Controller;
 use crate::state::owners::Owner;
+use crate::switch::following::Refused;
 
 /// Addresses that control takes in at once.
 const BATCH: usize = 4096;
@@ -21,6 +22,10 @@ const BATCH: usize = 4096;
 const ON_ITS_WAY: Duration = Duration::from_secs(5);
 /// After control refused everything.
 const REFUSED: Duration = Duration::from_secs(1);
+/// Between two looks whether there is room again for what was refused, where nothing else gives occasion to look.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Events of one kind at a time.
+const MOST_EVENTS: usize = 16;
 /// Objects that are carried out as one change. Of more, control does others' work in between.
 const PIECE: usize = 512;
 /// Objects that are tried each by itself before control does others' work.
@@ -76,6 +81,7 @@ impl Follower {
         }
         self.asked_again = None;
         let mut told = false;
+        let mut events = Vec::new();
         while self.book.has_news() {
             let news = self.book.take(BATCH, Instant::now());
             let subjects: Vec<(Vni, IpAddr)> = news
@@ -85,6 +91,7 @@ impl Follower {
                 .chain(news.gone.iter().copied())
                 .collect();
             let members = news.members.clone();
+            let networks: BTreeSet<Vni> = members.keys().copied().collect();
             let answer = self
                 .asker
                 .ask("taking in what other hosts say", move |controller| {
@@ -100,18 +107,16 @@ impl Follower {
                         Some(why) => drop(status.fault("not-saved", "locations".into(), why)),
                         None => status.mend("not-saved", "locations"),
                     }
-                    if status.faults.keys().any(|(kind, _)| *kind == "refused") {
-                        subjects
-                            .iter()
-                            .for_each(|(vni, vip)| status.mend("refused", &format!("{vip} in VNI {vni}")));
+                    for mended in self.refusals.take_in(&subjects, &networks, &refused) {
+                        status.mend("refused", &mended.to_string());
                     }
                     status.mend("refused", "all");
-                    for refused in refused {
-                        status.fault(
-                            "refused",
-                            format!("{} in VNI {}", refused.vip, refused.vni),
-                            refused.why,
-                        );
+                    for Refused { what, why, for_want_of_room } in refused {
+                        let is_news = status.fault("refused", what.to_string(), why.clone());
+                        // That there is no room the switch tells by itself, once of all.
+                        if is_news && !for_want_of_room {
+                            events.push((what, why));
+                        }
                     }
                 }
                 Err(why) => {
@@ -124,12 +129,42 @@ impl Follower {
                 }
             }
         }
-        let mut status = self.shared.lock();
         if told {
+            let mut status = self.shared.lock();
             status.lag = arrived.elapsed();
             status.longest_lag = status.longest_lag.max(status.lag);
         }
+        for (what, why) in events.into_iter().take(MOST_EVENTS) {
+            let text = format!("{what}, as another host says, is not taken in: {why}");
+            tracing::warn!("{text}");
+            self.note("etcd-refused", text, json!({ "what": what.to_string() })).await;
+        }
         Ok(())
+    }
+
+    /// Asks control again for what it refused and may take in by now: all of it where something has changed, and what there is room for in
+    /// any case. How long that took.
+    async fn ask_for_refused(&mut self, has_changed: bool, now: Instant) -> Result<Duration, Failure> {
+        self.looked = Some(now);
+        if self.refusals.is_empty() {
+            return Ok(Duration::ZERO);
+        }
+        let look = |controller: &mut Controller| {
+            let left_out = controller.switch.topology().left_out().collect();
+            (controller.switch.vlt_room(), left_out)
+        };
+        let (room, left_out) = self.asker.ask("a look at what there is room for", look).await?;
+        for placed in self.refusals.left_out(left_out) {
+            self.shared.lock().mend("refused", &placed.to_string());
+        }
+        let again = self.refusals.again(has_changed, room);
+        if again.is_empty() {
+            return Ok(Duration::ZERO);
+        }
+        again.into_iter().for_each(|(vni, vip)| self.book.ask(vni, vip));
+        let begun = Instant::now();
+        self.tell(begun).await?;
+        Ok(begun.elapsed())
     }
 
     /// Has the switch have the objects that are said, and that it did not refuse before.
@@ -221,9 +256,11 @@ impl Follower {
         if self.stirred && self.tries.may(now) {
             self.stirred = false;
             self.objects.try_again();
-            let took = self.carry_out_due().await?;
+            let took = self.carry_out_due().await? + self.ask_for_refused(true, now).await?;
             self.tries.took(Instant::now(), took);
             self.objects_to_control().await?;
+        } else if self.looked.is_none_or(|at| now.saturating_duration_since(at) >= LOOK_EVERY) {
+            self.ask_for_refused(false, now).await?;
         }
         self.tell_contests(now).await;
         let mut status = self.shared.lock();
@@ -280,12 +317,12 @@ impl Follower {
         }
         let settled: Vec<(Vni, IpAddr)> = self.contests_told.difference(&told).copied().collect();
         self.contests_told = told;
-        for (vni, vip) in settled.into_iter().take(16) {
+        for (vni, vip) in settled.into_iter().take(MOST_EVENTS) {
             let text = format!("{vip} in VNI {vni} is claimed by one host alone again");
             tracing::info!("{text}");
             self.note("claimed-once", text, json!({ "vni": vni.get(), "vip": vip })).await;
         }
-        for (text, facts) in news.into_iter().take(16) {
+        for (text, facts) in news.into_iter().take(MOST_EVENTS) {
             tracing::warn!("{text}");
             self.note("claimed-twice", text, facts).await;
         }

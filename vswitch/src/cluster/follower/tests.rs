@@ -4,9 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use tokio::sync::mpsc;
+use wire::MacAddr;
 
 use super::*;
 use crate::api::Job;
+use crate::cluster::book::Change;
+use crate::cluster::keys::Published;
 use crate::controller::Controller;
 use crate::switch::{Switch, testing};
 
@@ -25,9 +28,14 @@ impl Control {
 
     /// The same, with what is kept over a restart.
     fn start_with(files: &Files) -> (Self, Follower) {
-        let config = testing::config(
-            "[forward]\nauto-start = false\n[control]\netcd = { endpoints = [\"http://127.0.0.1:1\"], host = \"own\" }\n",
-        );
+        Self::start_as("", files)
+    }
+
+    /// The same, with more of a config.
+    fn start_as(more: &str, files: &Files) -> (Self, Follower) {
+        let config = testing::config(&format!(
+            "[forward]\nauto-start = false\n[control]\netcd = {{ endpoints = [\"http://127.0.0.1:1\"], host = \"own\" }}\n{more}"
+        ));
         let (etcd, own) = (config.control.etcd.clone().unwrap(), Name::new("own").unwrap());
         let (jobs, mut waiting) = mpsc::channel::<Job>(8);
         let asked = Arc::new(AtomicUsize::new(0));
@@ -216,6 +224,138 @@ async fn etcd_very_many_objects_go_to_control_in_pieces_and_in_their_order() {
     assert_eq!((control.asked(), follower.objects.faults().len()), (3, 0));
     let config = follower.asker.ask("a look", |controller| controller.switch.config()).await.unwrap();
     assert_eq!((config.vpcs.len(), config.subnets.len()), (1, 1100));
+    drop(follower);
+    control.thread.join().unwrap();
+}
+
+/// A VLT of four slots, for a network that has no vNIC here.
+const TINY: &str = "[vlt]\nentries = 4\n\
+    [[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"172.16.0.1/24\"]\n\
+    [[vpc]]\nname = \"red\"\nvni = 100\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n";
+
+fn red() -> Vni {
+    Vni::new(100).unwrap()
+}
+
+fn host(number: u8) -> Name {
+    Name::new(&format!("host-{number}")).unwrap()
+}
+
+/// A host says that it takes part.
+fn takes_part(number: u8) -> Change {
+    Change::Member(host(number), Some(Arc::from([IpAddr::from([172, 16, 0, number])])))
+}
+
+/// A host says that it has a vNIC with this MAC address, or none.
+fn has(number: u8, mac: Option<u8>) -> Change {
+    let said = mac.map(|mac| Published {
+        mac: MacAddr([2, 0, 0, 0, 0, mac]),
+        vips: vec![IpAddr::from([10, 0, 0, number])],
+        groups: Vec::new(),
+        generation: 1,
+    });
+    Change::Vnic(host(number), Name::new("v").unwrap(), said)
+}
+
+/// What is refused, in order.
+fn refused(follower: &Follower) -> Vec<String> {
+    let status = follower.shared.lock();
+    status.faults.keys().filter(|(kind, _)| *kind == "refused").map(|(_, what)| what.clone()).collect()
+}
+
+/// Where addresses are, by their last bytes and those of their MAC addresses, and how often each event was told.
+async fn known(follower: &Follower) -> (Vec<(IpAddr, u8)>, [usize; 2]) {
+    let look = |controller: &mut Controller| {
+        let switch = &controller.switch;
+        let places = switch.topology().locations().map(|location| (location.vip, location.mac.0[5]));
+        let events = ["vlt-full", "etcd-refused"];
+        (places.collect(), events.map(|kind| switch.events().iter().filter(|event| event.kind == kind).count()))
+    };
+    follower.asker.ask("a look", look).await.unwrap()
+}
+
+/// Has control do what it does a few times a second.
+async fn tend(follower: &Follower) {
+    let tend = |controller: &mut Controller| controller.switch.tend(Instant::now());
+    follower.asker.ask("a turn", tend).await.unwrap();
+}
+
+/// A turn after a change elsewhere, for which control has the time.
+async fn turn(follower: &mut Follower) {
+    tend(follower).await;
+    (follower.stirred, follower.tries) = (true, Tries::default());
+    follower.turn().await.unwrap();
+}
+
+/// Turns until so much is refused.
+async fn turn_until(follower: &mut Follower, wanted: impl Fn(&[String]) -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !wanted(&refused(follower)) {
+        assert!(Instant::now() < until, "{:?}", refused(follower));
+        turn(follower).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn etcd_what_the_vlt_has_no_room_for_holds_nothing_up_and_comes_when_there_is_room() {
+    let nowhere = "/nonexistent/generations".into();
+    let (control, mut follower) =
+        Control::start_as(TINY, &Files { generations: nowhere, members: None, past: None });
+    let at = |number: u8| IpAddr::from([10, 0, 0, number]);
+    // Each host has a station, and three of them have the first places; of the hosts themselves one has the last.
+    let three = [2, 3, 4].into_iter().flat_map(|number| [takes_part(number), has(number, Some(number))]);
+    follower.book.hear_all(red(), three.collect(), Instant::now());
+    follower.tell(Instant::now()).await.unwrap();
+    assert_eq!(control.asked(), 1, "once is enough");
+    assert_eq!(refused(&follower), ["VTEP 172.16.0.3 in VNI 100", "VTEP 172.16.0.4 in VNI 100"]);
+    let (places, events) = known(&follower).await;
+    assert_eq!((places, events), (vec![(at(2), 2), (at(3), 3), (at(4), 4)], [1, 0]));
+    // With one more, which finds no place, and one that says it is this host, come others' changes.
+    let own = Change::Member(host(9), Some(Arc::from([IpAddr::from([172, 16, 0, 1])])));
+    let more = vec![has(5, Some(5)), takes_part(5), has(9, Some(9)), own, has(4, Some(44))];
+    follower.book.hear(red(), more, Instant::now());
+    control.asked();
+    follower.tell(Instant::now()).await.unwrap();
+    assert!(!follower.book.has_news() && follower.asked_again.is_none());
+    let all = [
+        "10.0.0.5 in VNI 100",
+        "10.0.0.9 in VNI 100",
+        "VTEP 172.16.0.3 in VNI 100",
+        "VTEP 172.16.0.4 in VNI 100",
+        "VTEP 172.16.0.5 in VNI 100",
+    ];
+    assert_eq!(refused(&follower), all);
+    let (places, events) = known(&follower).await;
+    assert_eq!((places, events), (vec![(at(2), 2), (at(3), 3), (at(4), 44)], [1, 1]));
+    // Where nothing changes there is a look now and then; where something does, what has no room is not tried.
+    control.asked();
+    for _ in 0..20 {
+        follower.stirred = false;
+        follower.turn().await.unwrap();
+    }
+    assert!(control.asked() <= 1);
+    for _ in 0..20 {
+        turn(&mut follower).await;
+    }
+    assert!(control.asked() <= 20 * 3, "a turn of control's own, a look, and what may be otherwise by now");
+    assert_eq!((refused(&follower), known(&follower).await.1), (all.map(String::from).to_vec(), [1, 1]), "told once");
+    // A station goes: something else has its place, which nobody says again.
+    follower.book.hear(red(), vec![has(2, None)], Instant::now());
+    follower.tell(Instant::now()).await.unwrap();
+    turn_until(&mut follower, |refused| refused.len() == all.len() - 1).await;
+    assert!(refused(&follower).contains(&all[1].to_owned()));
+    // Others go, and all hosts have their places.
+    follower.book.hear(red(), vec![has(3, None), has(4, None), has(5, None)], Instant::now());
+    follower.tell(Instant::now()).await.unwrap();
+    turn_until(&mut follower, |refused| refused == &all[1..2]).await;
+    // What was wrong with the last one is mended, when there is room for it.
+    let changes = [2, 3].map(|number| Change::Member(host(number), None));
+    follower.book.hear(red(), changes.into_iter().chain([takes_part(9)]).collect(), Instant::now());
+    follower.tell(Instant::now()).await.unwrap();
+    turn_until(&mut follower, <[String]>::is_empty).await;
+    assert_eq!(known(&follower).await.0, [(IpAddr::from([10, 0, 0, 9]), 9)]);
+    assert!(follower.refusals.is_empty());
     drop(follower);
     control.thread.join().unwrap();
 }

@@ -99,17 +99,65 @@ fn hosts_of_a_network_whose_flood_list_does_not_fit_hold_no_other_network_up() {
     // One station of each network that moves or goes later.
     let known = [heard_at(1, b'a', 2, 2, 2), heard_at(2, b'b', 2, 2, 2), heard_at(2, b'b', 3, 3, 2)];
     assert!(lab.follow(&config, &known, &[]).is_empty());
-    // In the network that floods, each new host takes a slot for its station and one for its list: as many stations as fit by
-    // themselves, whose list does not.
+    // In the network that floods, each new host takes a slot for its station and one for its list: half as many as fit by themselves.
     let free = 12 - lab.used() as u8;
     let mut batch: Vec<_> = (10..10 + free).map(|host| heard_at(1, b'a', host, host, host)).collect();
     batch.push(heard_at(2, b'b', 2, 2, 4));
     let refused = lab.follow(&config, &batch, &[(known[2].vni, known[2].vip)]);
-    let of_a = usize::from(free);
-    assert_eq!(refused.keys().copied().collect::<Vec<_>>(), (0..of_a).collect::<Vec<_>>(), "{refused:?}");
+    let (fit, of_a) = (usize::from(free / 2), usize::from(free));
+    assert!(fit > 0 && fit < of_a);
+    assert_eq!(refused.keys().copied().collect::<Vec<_>>(), (fit..of_a).collect::<Vec<_>>(), "{refused:?}");
     assert!(refused.values().all(|error| *error == TopologyError::VltFull(12)), "{refused:?}");
     let places: Vec<_> = lab.topology.locations().cloned().collect();
-    assert_eq!(places, [known[0].clone(), batch[of_a].clone()]);
+    let left: Vec<_> = std::iter::once(known[0].clone()).chain(batch[..fit].to_vec()).chain([batch[of_a].clone()]).collect();
+    assert_eq!(places, left);
+    assert_eq!(lab.vpc("a").flood_slots.len(), 1 + fit);
+    // As if the others had never been said.
+    let mut twin = Lab::new(64);
+    twin.set(&Config { locations: left, ..config.clone() });
+    assert_eq!((lab.decisions(), lab.used()), (twin.decisions(), twin.used()));
+    // One that is behind a VTEP of the list takes one slot, where two would be too many.
+    let more: Vec<_> = (40..52).map(|host| heard_at(1, b'a', host, host, 2)).collect();
+    let room = 12 - lab.used();
+    assert_eq!(lab.follow(&config, &more, &[]).len(), more.len() - room);
+}
+
+#[test]
+fn hosts_for_which_there_is_no_slot_are_left_out_alone_and_have_one_when_there_is() {
+    let config = networks(&[]);
+    let mut lab = Lab::new(12);
+    lab.set(&config);
+    let vni = |number| Vni::new(number).unwrap();
+    let stations: Vec<_> = (2..12 - lab.used() as u8).map(|host| heard_at(2, b'b', host, host, 2)).collect();
+    assert!(lab.follow(&config, &stations, &[]).is_empty());
+    let left_out = |lab: &Lab| lab.topology.left_out().collect::<Vec<_>>();
+    let heard = |lab: &Lab| [3, 4, 5].map(|host| lab.topology.snapshot().vteps.find(vtep(host)).is_some());
+    // Two slots are free.
+    assert!(lab.members(&config, 2, &[3, 4, 5]));
+    assert_eq!((left_out(&lab), heard(&lab)), (vec![(vni(2), vtep(5))], [true, true, false]));
+    assert!(!lab.members(&config, 2, &[5, 4, 3]), "the same again is no change");
+    // What others say of another network, and what goes, is taken in all the same; so is a change of the config.
+    assert!(lab.members(&config, 1, &[3]));
+    assert_eq!(left_out(&lab), [(vni(1), vtep(3)), (vni(2), vtep(5))]);
+    assert!(lab.follow(&config, &[heard_at(2, b'b', 2, 99, 2)], &[]).is_empty());
+    lab.set(&Config { locations: lab.topology.locations().cloned().collect(), ..networks(&[]) });
+    let neighbours = Neighbours::default();
+    assert_eq!(lab.topology.place_left_out(&config, &neighbours), Ok(false), "there is no room");
+    // One place for two, then one for the other.
+    for left in [vec![(vni(2), vtep(5))], Vec::new()] {
+        let gone = lab.topology.locations().last().map(|location| (location.vni, location.vip)).unwrap();
+        lab.follow(&config, &[], &[gone]);
+        assert_eq!(lab.topology.place_left_out(&config, &neighbours), Ok(true));
+        lab.topology.commit();
+        lab.topology.settle(&mut lab.neighbours);
+        assert_eq!((left_out(&lab), lab.used()), (left, 12));
+    }
+    assert_eq!((heard(&lab), lab.vpc("a").flood_slots.len()), ([true; 3], 1));
+    assert_eq!(lab.topology.place_left_out(&config, &neighbours), Ok(false), "nobody waits");
+    // Those that leave wait no more.
+    assert!(lab.members(&config, 2, &[3, 4, 5, 6]) && left_out(&lab).len() == 1);
+    assert!(lab.members(&config, 2, &[3]));
+    assert_eq!((left_out(&lab), lab.used()), (Vec::new(), 10));
 }
 
 #[test]
