@@ -68,6 +68,18 @@ pub struct Refused {
     pub for_want_of_room: bool,
 }
 
+impl Refused {
+    /// A VTEP for which a VLT of so many entries has no slot.
+    fn vtep(vni: Vni, vtep: IpAddr, entries: usize) -> Self {
+        let why = format!(
+            "the host there takes part, and {}; until then it is neither flooded to nor heard there, but from the addresses that are known \
+             behind it",
+            TopologyError::VltFull(entries)
+        );
+        Self { what: Said::Vtep(vni, vtep), why, for_want_of_room: true }
+    }
+}
+
 /// The VTEPs that take part in networks, by who says so.
 pub(super) type Members = BTreeMap<(Vni, &'static str), BTreeSet<IpAddr>>;
 
@@ -113,7 +125,9 @@ impl Switch {
         }
         self.members.retain(|_, vteps| !vteps.is_empty());
         let other_lists = self.topology.follow_vteps(&self.config, &all, &self.neighbours);
-        refused.extend(self.left_out().filter(|left| matches!(left.what, Said::Vtep(vni, _) if all.contains_key(&vni))));
+        let (_, entries) = self.topology.vlt_usage();
+        let left_out = self.topology.left_out().filter(|(vni, _)| all.contains_key(vni));
+        refused.extend(left_out.map(|(vni, vtep)| Refused::vtep(vni, vtep, entries)));
         let mut taken = Vec::new();
         for (at, location) in come.into_iter().enumerate() {
             match faults.get(&at) {
@@ -135,7 +149,7 @@ impl Switch {
             }
             false => Ok(()),
         };
-        // What came is in force, also where a worker does not answer or the flood lists do not fit: whose it is has to be known then, too.
+        // What came is in force, also where a worker does not answer: whose it is has to be known then, too.
         let mut saved = Ok(());
         if changed {
             let id = |location: &LocationConfig| ("location".to_owned(), location_id(location));
@@ -146,20 +160,6 @@ impl Switch {
         handed_out.and(saved)?;
         other_lists?;
         Ok(())
-    }
-
-    /// The VTEPs for which the VLT has no slot, as refused.
-    pub fn left_out(&self) -> impl Iterator<Item = Refused> {
-        let (_, capacity) = self.topology.vlt_usage();
-        self.topology.left_out().map(move |(vni, vtep)| Refused {
-            what: Said::Vtep(vni, vtep),
-            why: format!(
-                "the host there takes part, and {}; until then it is neither flooded to nor heard there, but from the addresses that are known \
-                 behind it",
-                TopologyError::VltFull(capacity)
-            ),
-            for_want_of_room: true,
-        })
     }
 
     /// Tells that the VLT is full, once until there has been room.
