@@ -279,7 +279,9 @@ impl StartedPort {
         let name = &self.running.name;
         match &self.running.backend {
             Backend::Tap(tap) => tap.persist(name),
-            _ => Err(PortError::Unsupported { name: name.clone(), operation: "make the interface persistent" }),
+            _ => {
+                Err(PortError::Unsupported { name: name.clone(), operation: "make the interface persistent" })
+            }
         }
     }
 

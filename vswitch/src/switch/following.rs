@@ -169,7 +169,9 @@ impl Switch {
             return;
         }
         let Refused { what, why, .. } = first;
-        let text = format!("what other hosts say is not taken in any more before there is room, first of all {what}: {why}");
+        let text = format!(
+            "what other hosts say is not taken in any more before there is room, first of all {what}: {why}"
+        );
         tracing::warn!("{text}");
         let (_, entries) = self.topology.vlt_usage();
         self.events.add("vlt-full", text, json!({ "what": what.to_string(), "entries": entries }));

@@ -146,10 +146,13 @@ impl Topology {
     /// The VTEPs that take part in a network of this switch and for which the VLT has no slot: they are neither heard nor flooded to there,
     /// unless there are locations behind them.
     pub fn left_out(&self) -> impl Iterator<Item = (Vni, IpAddr)> {
-        let of = |(&vpc, vteps): (&u32, &BTreeSet<IpAddr>)| {
-            Some((self.draft.next.vpc(vpc)?.vni, vteps.clone()))
-        };
-        self.draft.unplaced.iter().filter_map(of).flat_map(|(vni, vteps)| vteps.into_iter().map(move |vtep| (vni, vtep)))
+        let of =
+            |(&vpc, vteps): (&u32, &BTreeSet<IpAddr>)| Some((self.draft.next.vpc(vpc)?.vni, vteps.clone()));
+        self.draft
+            .unplaced
+            .iter()
+            .filter_map(of)
+            .flat_map(|(vni, vteps)| vteps.into_iter().map(move |vtep| (vni, vtep)))
     }
 
     /// Gives slots to those that were [left out](Self::left_out), where there are some again, ready to [`commit`](Self::commit). True when
@@ -157,7 +160,11 @@ impl Topology {
     ///
     /// # Errors
     /// [`TopologyError`] when what the config says of a network does not fit, with nothing changed.
-    pub fn place_left_out(&mut self, config: &Config, neighbours: &Neighbours) -> Result<bool, TopologyError> {
+    pub fn place_left_out(
+        &mut self,
+        config: &Config,
+        neighbours: &Neighbours,
+    ) -> Result<bool, TopologyError> {
         let (used, capacity) = self.vlt_usage();
         if self.draft.unplaced.is_empty() || used >= capacity {
             return Ok(false);

@@ -269,7 +269,10 @@ async fn known(follower: &Follower) -> (Vec<(IpAddr, u8)>, [usize; 2]) {
         let switch = &controller.switch;
         let places = switch.topology().locations().map(|location| (location.vip, location.mac.0[5]));
         let events = ["vlt-full", "etcd-refused"];
-        (places.collect(), events.map(|kind| switch.events().iter().filter(|event| event.kind == kind).count()))
+        (
+            places.collect(),
+            events.map(|kind| switch.events().iter().filter(|event| event.kind == kind).count()),
+        )
     };
     follower.asker.ask("a look", look).await.unwrap()
 }
@@ -339,7 +342,11 @@ async fn etcd_what_the_vlt_has_no_room_for_holds_nothing_up_and_comes_when_there
         turn(&mut follower).await;
     }
     assert!(control.asked() <= 20 * 3, "a turn of control's own, a look, and what may be otherwise by now");
-    assert_eq!((refused(&follower), known(&follower).await.1), (all.map(String::from).to_vec(), [1, 1]), "told once");
+    assert_eq!(
+        (refused(&follower), known(&follower).await.1),
+        (all.map(String::from).to_vec(), [1, 1]),
+        "told once"
+    );
     // A station goes: something else has its place, which nobody says again.
     follower.book.hear(red(), vec![has(2, None)], Instant::now());
     follower.tell(Instant::now()).await.unwrap();

@@ -90,7 +90,7 @@ mod tests {
     use pipelines::snapshot::mac_from;
     use wire::MacAddr;
 
-    use crate::config::Config;
+    use crate::config::{Config, Source};
     use crate::switch::{Missing, Switch, testing};
 
     const TAP: &str = "t0";
@@ -162,7 +162,10 @@ mod tests {
     #[test]
     fn punt_the_hosts_tap_stays_when_the_switch_lets_go_and_is_taken_again() {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a network namespace takes root");
-        let mut switch = testing::start(&config("mac = \"02:00:00:00:09:01\"\n"));
+        let text = testing::process(4095) + &config("mac = \"02:00:00:00:09:01\"\n");
+        let file = Source::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"));
+        let mut switch = Switch::start(file.config.clone()).unwrap_or_else(|error| panic!("{error}"));
+        switch.set_config_file(Some(file));
         let (index, before) = (pmd::interface::index(TAP).unwrap(), give_addresses());
         for other in [None, Some("02:00:00:00:09:77")] {
             assert_eq!(switch.is_bound(), None, "an upgrade is let in");

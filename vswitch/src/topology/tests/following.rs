@@ -109,7 +109,8 @@ fn hosts_of_a_network_whose_flood_list_does_not_fit_hold_no_other_network_up() {
     assert_eq!(refused.keys().copied().collect::<Vec<_>>(), (fit..of_a).collect::<Vec<_>>(), "{refused:?}");
     assert!(refused.values().all(|error| *error == TopologyError::VltFull(12)), "{refused:?}");
     let places: Vec<_> = lab.topology.locations().cloned().collect();
-    let left: Vec<_> = std::iter::once(known[0].clone()).chain(batch[..fit].to_vec()).chain([batch[of_a].clone()]).collect();
+    let left: Vec<_> =
+        std::iter::once(known[0].clone()).chain(batch[..fit].to_vec()).chain([batch[of_a].clone()]).collect();
     assert_eq!(places, left);
     assert_eq!(lab.vpc("a").flood_slots.len(), 1 + fit);
     // As if the others had never been said.
