@@ -177,7 +177,7 @@ pub enum EalError {
         available: Vec<usize>,
     },
     /// `rte_eal_init` failed.
-    #[error("DPDK's EAL did not start: {errno}{words}")]
+    #[error("DPDK's EAL did not start: {errno}{words}; mend what is named there, and start again")]
     Init {
         /// Its error.
         errno: Errno,
@@ -185,7 +185,7 @@ pub enum EalError {
         words: Words,
     },
     /// A text with a NUL byte.
-    #[error("{0:?} holds a NUL byte")]
+    #[error("{0:?} holds a NUL byte; remove it")]
     Nul(String),
 }
 
@@ -196,12 +196,10 @@ pub enum MempoolError {
     #[error("mempool name {0:?} is not usable; write 1 to 24 printable ASCII characters")]
     Name(String),
     /// No mbufs asked for.
-    #[error("mempool {0:?} needs at least one mbuf")]
+    #[error("mempool {0:?} is to have no mbuf; give it at least one")]
     Empty(String),
     /// The per-core cache is over DPDK's limits.
-    #[error(
-        "mempool {name:?}: a cache of {cache} is too large; DPDK allows at most {max} with {mbufs} mbufs"
-    )]
+    #[error("mempool {name:?}: a cache of {cache} is too large; with {mbufs} mbufs give at most {max}")]
     Cache {
         /// The pool.
         name: String,
@@ -214,7 +212,7 @@ pub enum MempoolError {
     },
     /// The data room is not larger than the headroom.
     #[error(
-        "mempool {name:?}: a data room of {data_room} bytes is too small; {min} are needed for headroom and the shortest segment"
+        "mempool {name:?}: a data room of {data_room} bytes is too small; give {min}, for headroom and the shortest segment"
     )]
     DataRoom {
         /// The pool.
@@ -256,7 +254,7 @@ pub enum PortError {
         limit: usize,
     },
     /// A name or argument that DPDK would take apart or cut.
-    #[error("port {name:?}: {why}")]
+    #[error("port {name:?}: {why}; choose another name or arguments")]
     Name {
         /// The text, cut.
         name: String,
@@ -280,7 +278,9 @@ pub enum PortError {
         words: Words,
     },
     /// The driver refused the device or its arguments.
-    #[error("port {name:?} with arguments {args:?} was refused: {errno}{words}")]
+    #[error(
+        "port {name:?} with arguments {args:?} was refused: {errno}{words}; look at the device and at its arguments"
+    )]
     Attach {
         /// The port.
         name: String,
@@ -292,7 +292,7 @@ pub enum PortError {
         words: Words,
     },
     /// More queues or descriptors, or another MTU, than the port takes.
-    #[error("port {name:?}: {what} {value} is out of range; it takes {min} to {max}")]
+    #[error("port {name:?}: {what} {value} is out of range; give {min} to {max}")]
     Range {
         /// The port.
         name: String,
@@ -306,7 +306,9 @@ pub enum PortError {
         max: u64,
     },
     /// Offloads that the port does not report.
-    #[error("port {name:?} does not have the {direction} offloads {missing:?}; it has {available:?}")]
+    #[error(
+        "port {name:?} does not have the {direction} offloads {missing:?}; it has {available:?}: take some of those"
+    )]
     Offloads {
         /// The port.
         name: String,
@@ -330,7 +332,7 @@ pub enum PortError {
         available: Vec<String>,
     },
     /// An RSS key of another length than the port's.
-    #[error("port {name:?}: an RSS key of {given} bytes; it wants {wanted}")]
+    #[error("port {name:?}: an RSS key of {given} bytes does not do; give one of {wanted}")]
     RssKey {
         /// The port.
         name: String,
@@ -370,7 +372,9 @@ pub enum PortError {
         error: rules::FlowError,
     },
     /// A queue of another port was handed in at stop.
-    #[error("port {name:?} cannot stop: {count} of the queues handed in are not its own")]
+    #[error(
+        "port {name:?} cannot stop: {count} of the queues handed in are not its own; give it those that are"
+    )]
     ForeignQueues {
         /// The port.
         name: String,
@@ -378,7 +382,7 @@ pub enum PortError {
         count: usize,
     },
     /// An operation that the driver does not have.
-    #[error("port {name:?}: its driver cannot {operation}")]
+    #[error("port {name:?}: its driver cannot {operation}; use a port of another kind for that")]
     Unsupported {
         /// The port.
         name: String,
@@ -386,7 +390,9 @@ pub enum PortError {
         operation: &'static str,
     },
     /// An operation failed.
-    #[error("port {name:?}: {operation} failed: {errno}{words}")]
+    #[error(
+        "port {name:?}: {operation} failed: {errno}{words}; look at the device, and at the kernel's log for it"
+    )]
     Operation {
         /// The port.
         name: String,

@@ -55,9 +55,9 @@ impl Devargs {
 /// Refuses what a list of device arguments cannot carry.
 pub(super) fn check(name: &'static str, value: &str) -> Result<(), OpenError> {
     let why = if value.is_empty() {
-        "is empty"
+        "is empty; write it, or leave the key out"
     } else if value.contains(|c: char| c.is_control() || matches!(c, ',' | '[' | ']')) {
-        "has a comma, a bracket or a control character, which device arguments cannot carry"
+        "has a comma, a bracket or a control character, which device arguments cannot carry; remove it"
     } else {
         return Ok(());
     };

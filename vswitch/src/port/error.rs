@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use pmd::PortError;
 
+use crate::config::PortSpec;
 use crate::config::error::quote;
 
 /// Why a port could not be opened or closed.
@@ -49,7 +50,7 @@ pub enum OpenError {
     #[error("{what} {name:?} is unknown to this system; `getent {db} {name}` asks, or write a number", db = if *what == "user" { "passwd" } else { "group" })]
     NoAccount { what: &'static str, name: String },
     /// A socket could not be given to others.
-    #[error("socket {}: cannot {operation}: {source}; that takes the user root, or CAP_CHOWN", .path.display())]
+    #[error("socket {}: cannot {operation}: {source}; run as root, or give the switch CAP_CHOWN", .path.display())]
     Access {
         path: PathBuf,
         /// What was tried.
@@ -59,11 +60,13 @@ pub enum OpenError {
     },
     /// An interface is no end of a veth.
     #[error(
-        "interface {iface} is no veth, its driver is {driver}; for an interface of another kind write kind = \"af-packet\""
+        "interface {iface} is no veth, its driver is {driver}; write kind = \"af-packet\" for an interface of another kind"
     )]
     NoVeth { iface: String, driver: String },
     /// Something about an interface could not be read or set.
-    #[error("interface {iface}: cannot {operation}: {source}")]
+    #[error(
+        "interface {iface}: cannot {operation}: {source}; look at it with `ip link show {iface}`, and at the kernel's log"
+    )]
     Interface {
         iface: String,
         /// What was tried.
@@ -82,7 +85,7 @@ pub enum OpenError {
         folder: PathBuf,
     },
     /// A path is too long for a socket.
-    #[error("socket path {} is {length} bytes long; a socket's path has at most 107", quote(.path))]
+    #[error("socket path {} is {length} bytes long; a socket's path has at most 107: choose a shorter one", quote(.path))]
     SocketPathLength { path: String, length: usize },
     /// Something else is where the socket should be.
     #[error(
@@ -111,7 +114,7 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// A file is no capture file.
-    #[error("{key} {path} is no capture file: {why}")]
+    #[error("{key} {path} is no capture file: {why}; name one that has packets")]
     Capture {
         /// The config key.
         key: &'static str,
@@ -185,6 +188,45 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// The key of the port that it is about, where it is about one. What is said of a bond is about its members.
+    pub fn key(&self, spec: &PortSpec) -> Option<&'static str> {
+        if matches!(spec, PortSpec::Bond(_)) {
+            return Some("members");
+        }
+        match self {
+            Self::InUse { .. } => device(spec),
+            Self::NoInterface { iface, .. }
+            | Self::InterfaceDown { iface }
+            | Self::NoTap { iface, .. }
+            | Self::NoVeth { iface, .. }
+            | Self::Interface { iface, .. } => Some(interface(spec, iface)),
+            Self::Namespace { .. } => Some("netns"),
+            Self::NoAccount { what: "user", .. } => Some("owner"),
+            Self::NoAccount { .. } => Some("group"),
+            Self::NoFolder { .. }
+            | Self::SocketPathLength { .. }
+            | Self::NotASocket { .. }
+            | Self::SocketLive { .. }
+            | Self::NobodyListens { .. }
+            | Self::File { key: "path", .. } => Some(path(spec)),
+            Self::Pci { .. } | Self::Value { key: "address", .. }
+                if matches!(spec, PortSpec::Representor(_)) =>
+            {
+                Some("pf")
+            }
+            Self::File { key, .. } | Self::Capture { key, .. } | Self::Value { key, .. } => Some(*key),
+            Self::Pci { .. } => Some("address"),
+            Self::Ring { .. } => Some("name"),
+            Self::Capability { .. }
+            | Self::Access { .. }
+            | Self::NoDeviceFile { .. }
+            | Self::Mtu { .. }
+            | Self::NoDriver { .. }
+            | Self::Device { .. }
+            | Self::LeftBehind { .. } => None,
+        }
+    }
+
     /// True when the interface, folder, device or peer is not there now and may come.
     pub fn is_absence(&self) -> bool {
         match self {
@@ -197,6 +239,40 @@ impl OpenError {
             Self::Device { source, .. } => matches!(**source, PortError::NotFound { .. }),
             _ => false,
         }
+    }
+}
+
+/// The key that says which device it is.
+fn device(spec: &PortSpec) -> Option<&'static str> {
+    match spec {
+        PortSpec::Pci(_) => Some("address"),
+        PortSpec::Representor(_) => Some("vf"),
+        PortSpec::VhostUser(_) | PortSpec::VirtioUser(_) => Some("path"),
+        PortSpec::Tap(_) | PortSpec::AfPacket(_) | PortSpec::AfXdp(_) | PortSpec::Veth(_) => Some("iface"),
+        PortSpec::Memif(_) => Some("id"),
+        PortSpec::Ring(_) => Some("name"),
+        PortSpec::Bond(_) => Some("members"),
+        PortSpec::Raw(_) => Some("vdev"),
+        // It has several, or none.
+        PortSpec::Pcap(_) | PortSpec::Null(_) => None,
+    }
+}
+
+/// The key that names an interface.
+fn interface(spec: &PortSpec, iface: &str) -> &'static str {
+    match spec {
+        PortSpec::Pcap(pcap) if pcap.rx_iface.as_deref() == Some(iface) => "rx-iface",
+        PortSpec::Pcap(pcap) if pcap.tx_iface.as_deref() == Some(iface) => "tx-iface",
+        _ => "iface",
+    }
+}
+
+/// The key that says where a socket is, or the file that is made.
+fn path(spec: &PortSpec) -> &'static str {
+    match spec {
+        PortSpec::Memif(_) => "socket",
+        PortSpec::Pcap(_) => "tx-pcap",
+        _ => "path",
     }
 }
 
@@ -215,7 +291,7 @@ fn elsewhere(namespaces: &[String], iface: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
     /// Out of range.
-    #[error("{key} = {wanted}: this port takes {min} to {max}{remedy}")]
+    #[error("{key} = {wanted}: this port takes {min} to {max}; {remedy}")]
     Range {
         /// `rx-queues` or `tx-queues`.
         key: &'static str,
@@ -223,11 +299,12 @@ pub enum QueueError {
         wanted: u16,
         min: u16,
         max: u16,
+        /// What to do.
         remedy: &'static str,
     },
     /// The numbers must be equal.
     #[error(
-        "rx-queues = {rx} and tx-queues = {tx}: this kind of port wants as many of the one as of the other"
+        "rx-queues = {rx} and tx-queues = {tx}: this kind of port wants as many of the one as of the other; give the same number twice"
     )]
     Unequal {
         /// Receive queues asked for.

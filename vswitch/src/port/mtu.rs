@@ -69,7 +69,7 @@ fn fit_interface(interface: &Interface, wanted: u32, cleanup: &mut Cleanup) -> R
     if mtu != now {
         pmd::process::set_interface_mtu(&iface, mtu).map_err(|source| OpenError::Interface {
             iface: iface.clone(),
-            operation: format!("set its MTU to {mtu}; `ip link set {iface} mtu {mtu}` may say why"),
+            operation: format!("set its MTU to {mtu}"),
             source,
         })?;
         tracing::info!(iface, from = now, to = mtu, "changed the MTU of an interface");

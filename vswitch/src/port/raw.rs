@@ -15,9 +15,9 @@ pub(super) fn plan(spec: &RawPort, opening: &mut Opening<'_>) -> Result<DevicePl
 fn split(vdev: &str) -> Result<(String, String), OpenError> {
     let (name, args) = vdev.split_once(',').unwrap_or((vdev, ""));
     let why = if !name.starts_with("net_") {
-        "is no network device; it begins with its driver's name, like net_ring0 or net_x0,key=value"
+        "is no network device; write one that begins with its driver's name, like net_ring0 or net_x0,key=value"
     } else if vdev.contains(char::is_control) {
-        "has control characters"
+        "has control characters; remove them"
     } else {
         return Ok((name.to_owned(), args.to_owned()));
     };

@@ -185,7 +185,10 @@ impl Traits {
         let pick = |key, wanted: Option<u16>, min: u16, max: u16| match wanted {
             Some(wanted) if (min..=max).contains(&wanted) => Ok(wanted),
             Some(wanted) => {
-                let remedy = if min == max { "; leave it out, or set the port's own `queues`" } else { "" };
+                let remedy = match min == max {
+                    true => "leave it out, or set the port's own `queues`",
+                    false => "give one of these",
+                };
                 Err(QueueError::Range { key, wanted, min, max, remedy })
             }
             None => Ok(workers.clamp(min, max)),
@@ -211,7 +214,7 @@ mod tests {
         assert_eq!(traits.queues(None, None, 9), Ok((4, 4)));
         assert_eq!(traits.queues(Some(1), Some(3), 2), Ok((1, 3)));
         let error = traits.queues(Some(5), None, 2).unwrap_err();
-        assert_eq!(error.to_string(), "rx-queues = 5: this port takes 1 to 4");
+        assert_eq!(error.to_string(), "rx-queues = 5: this port takes 1 to 4; give one of these");
         let fixed = Traits::exactly(2);
         assert_eq!(fixed.queues(None, None, 1), Ok((2, 1)));
         let error = fixed.queues(Some(1), None, 1).unwrap_err().to_string();

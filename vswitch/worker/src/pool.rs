@@ -100,14 +100,18 @@ pub struct Pool {
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// The thread was not created.
-    #[error("cannot start the thread of worker {worker}: {source}")]
+    #[error(
+        "cannot start the thread of worker {worker}: {source}; raise the limit of threads (`ulimit -u`, or pids.max)"
+    )]
     Thread {
         /// Number of the worker.
         worker: usize,
         source: std::io::Error,
     },
     /// The thread that divides rates was not created.
-    #[error("cannot start the thread that divides rates: {0}")]
+    #[error(
+        "cannot start the thread that divides rates: {0}; raise the limit of threads (`ulimit -u`, or pids.max)"
+    )]
     Divider(std::io::Error),
     /// The thread could not take its core.
     #[error("worker {worker}: {reason}")]
