@@ -190,7 +190,7 @@ pub(super) fn set_fields(
         let field = descriptor.get_field_by_name(first).ok_or_else(|| {
             let known = descriptor.fields().map(|field| field.name().to_owned()).collect::<Vec<_>>();
             let name = descriptor.name();
-            Problem::invalid(path, format!("{name} has no field {first:?}; it has {}", known.join(", ")))
+            Problem::invalid(path, format!("{name} has no field {first:?}; name one of {}", known.join(", ")))
         })?;
         let Some(rest) = rest else {
             match from.has_field(&field) {

@@ -138,7 +138,7 @@ async fn check_cluster(
 fn look(controller: &mut Controller) -> Result<(v1::CheckClusterResponse, BTreeMap<IpAddr, Name>), Problem> {
     let Some(shared) = &controller.cluster else {
         let message = "this switch follows no etcd; write `etcd` in [control] and restart it".to_owned();
-        return Err(Problem::new(tonic::Code::FailedPrecondition, "", message));
+        return Err(Problem::new(tonic::Code::FailedPrecondition, "control.etcd", message));
     };
     let status = shared.lock();
     let mut found = faults(&status);

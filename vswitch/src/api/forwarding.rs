@@ -50,7 +50,7 @@ fn set_mode(
 ) -> Result<v1::SetModeResponse, Problems> {
     let Some((_, mode)) = MODES.into_iter().find(|(name, _)| *name == request.mode) else {
         let modes = MODES.map(|(name, _)| name).join(", ");
-        let message = format!("{:?} is no forwarding mode; there are {modes}", request.mode);
+        let message = format!("{:?} is no forwarding mode; set one of {modes}", request.mode);
         return Err(Problem::invalid("mode", message).into());
     };
     controller.switch.set_mode(mode)?;

@@ -40,7 +40,7 @@ pub(super) async fn probe(
                 tokio::time::sleep(AGAIN).await;
                 continue;
             }
-            Err(error) => return Err(refused(&error)),
+            Err(error) => return Err(refused(&error, &vteps)),
         };
         // It answers in time; if control does not, that is told.
         let reports = tokio::time::timeout(2 * DEADLINE, answered).await.ok().and_then(Result::ok);
@@ -53,15 +53,19 @@ pub(super) async fn probe(
     }
 }
 
-fn refused(error: &ProbeError) -> Problem {
-    let (code, field) = match error {
-        ProbeError::Busy => (Code::Unavailable, ""),
-        ProbeError::Mode => (Code::FailedPrecondition, ""),
-        ProbeError::NoRoute(_) | ProbeError::Own(_) | ProbeError::TooMany(_) => {
-            (Code::InvalidArgument, "vteps")
-        }
+/// The forwarding mode, and what others ask, are no fields of the request.
+fn refused(error: &ProbeError, vteps: &[IpAddr]) -> Problem {
+    let field = |vtep: &IpAddr| match vteps.iter().position(|asked| asked == vtep) {
+        Some(at) => format!("vteps[{at}]"),
+        None => "vteps".to_owned(),
     };
-    Problem::new(code, field, error.to_string())
+    let (code, field) = match error {
+        ProbeError::Busy => (Code::Unavailable, String::new()),
+        ProbeError::Mode => (Code::FailedPrecondition, String::new()),
+        ProbeError::TooMany(_) => (Code::InvalidArgument, "vteps".to_owned()),
+        ProbeError::NoRoute(vtep) | ProbeError::Own(vtep) => (Code::FailedPrecondition, field(vtep)),
+    };
+    Problem::new(code, &field, error.to_string())
 }
 
 /// What was found out about a way, for whoever asked.

@@ -300,15 +300,16 @@ fn list_served(
 }
 
 /// A value of a request from its text.
-fn parsed<T: std::str::FromStr>(field: &str, text: &str, like: &str) -> Result<T, Problem> {
-    text.parse().map_err(|_| Problem::invalid(field, format!("{text:?} is not {like}")))
+fn parsed<T: std::str::FromStr>(field: &str, text: &str, what: &str, like: &str) -> Result<T, Problem> {
+    text.parse()
+        .map_err(|_| Problem::invalid(field, format!("{text:?} is not {what}; write one such as {like}")))
 }
 
 fn move_vnic(
     controller: &mut Controller,
     request: v1::MoveVnicRequest,
 ) -> Result<v1::MoveVnicResponse, Problems> {
-    let vtep: IpAddr = parsed("vtep", &request.vtep, "an address of a VTEP, such as 172.16.0.2")?;
+    let vtep: IpAddr = parsed("vtep", &request.vtep, "an address of a VTEP", "172.16.0.2")?;
     let (switch, claim) = (&mut controller.switch, Claim::of(request.owner, request.force)?);
     if switch.bare_config().vnics.iter().any(|vnic| vnic.name.as_str() == request.vnic) {
         claim.check_now(switch, Kind::Vnic, &request.vnic)?;
@@ -321,8 +322,8 @@ fn move_locations(
     controller: &mut Controller,
     request: v1::MoveLocationsRequest,
 ) -> Result<v1::MoveLocationsResponse, Problems> {
-    let vtep: IpAddr = parsed("vtep", &request.vtep, "an address of a VTEP, such as 172.16.0.2")?;
-    let mac: MacAddr = parsed("mac", &request.mac, "a MAC address, such as 52:54:00:00:00:01")?;
+    let vtep: IpAddr = parsed("vtep", &request.vtep, "an address of a VTEP", "172.16.0.2")?;
+    let mac: MacAddr = parsed("mac", &request.mac, "a MAC address", "52:54:00:00:00:01")?;
     let vni = Vni::new(request.vni).map_err(|error| Problem::invalid("vni", error.to_string()))?;
     let (switch, claim) = (&mut controller.switch, Claim::of(request.owner, request.force)?);
     for location in switch.locations_of_machine(vni, mac) {

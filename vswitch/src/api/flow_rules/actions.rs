@@ -55,7 +55,7 @@ pub(super) fn action(message: &Message) -> Result<Action, Problem> {
         }
         Message::Count(_) => Action::Count,
         Message::Age(age) if age.timeout >= 1 << 24 => {
-            let message = format!("{} s are over the 24 bits of an age", age.timeout);
+            let message = format!("{} s are over the 24 bits of an age; give at most 16777215", age.timeout);
             return Err(Problem::invalid("age.timeout", message));
         }
         Message::Age(age) => Action::Age { timeout: age.timeout },
@@ -86,18 +86,23 @@ pub(super) fn header(bytes: &[u8], field: &str) -> Result<Encap, Problem> {
 pub(super) fn number<N: TryFrom<u32> + Into<u32>>(field: &str, value: u32, most: N) -> Result<N, Problem> {
     N::try_from(value).map_err(|_| {
         let most: u32 = most.into();
-        Problem::invalid(field, format!("{value} is too large; the most is {most}"))
+        Problem::invalid(field, format!("{value} is too large; give at most {most}"))
     })
 }
 
 fn modify(field: &flow_action::ModifyField) -> Result<Modify, Problem> {
     let mac = |name: &str, text: &str| {
-        let wrong = || format!("{} is not a MAC address", crate::config::error::quote(text));
+        let wrong = || {
+            format!(
+                "{} is not a MAC address; write one such as 52:54:00:00:00:01",
+                crate::config::error::quote(text)
+            )
+        };
         text.parse::<MacAddr>().map_err(|_| Problem::invalid(name, wrong()))
     };
     let ecn = |name: &str, ipv6: bool, value: u32| match u8::try_from(value) {
         Ok(value @ 0..=3) => Ok(Modify::Ecn { ipv6, ecn: Ecn::from_tos(value) }),
-        _ => Err(Problem::invalid(name, format!("{value} is no ECN codepoint; these are 0 to 3"))),
+        _ => Err(Problem::invalid(name, format!("{value} is no ECN codepoint; give 0 to 3"))),
     };
     match &field.write {
         Some(Write::MacDst(text)) => Ok(Modify::MacDst(mac("mac_dst", text)?)),

@@ -41,7 +41,7 @@ impl Value for Number {
             value if value <= field.ones() => Ok(value),
             value => {
                 let message =
-                    format!("{value} is over its {} bits; the most is {}", field.bits, field.ones());
+                    format!("{value} is over its {} bits; give at most {}", field.bits, field.ones());
                 Err(Problem::invalid(of, message))
             }
         };
@@ -77,7 +77,10 @@ impl Value for Address {
                 _ => (mac(text), "a MAC address"),
             };
             value.ok_or_else(|| {
-                Problem::invalid(of, format!("{} is not {what}", crate::config::error::quote(text)))
+                Problem::invalid(
+                    of,
+                    format!("{} is not {what}; write one", crate::config::error::quote(text)),
+                )
             })
         };
         let maybe = |of: &str, text: &Option<String>| text.as_ref().map(|text| number(of, text)).transpose();
@@ -117,7 +120,8 @@ impl Parts {
         if let Some(last) = last
             && last & mask < spec & mask
         {
-            let message = "the end of the range is before its beginning, which is `spec`".into();
+            let message =
+                "the end of the range is before its beginning, which is `spec`; give one behind it".into();
             return Err(within(Problem::invalid("last", message)));
         }
         field.set(&mut self.spec, spec);
@@ -130,7 +134,9 @@ impl Parts {
     fn item(&self) -> Result<Item, Problem> {
         let last = self.is_range.then_some(&self.last[..]);
         let item = Item::from_bytes(self.kind, &self.spec, &self.mask, last);
-        item.ok_or_else(|| Problem::invalid(self.kind.name(), "it cannot be matched like that".into()))
+        item.ok_or_else(|| {
+            Problem::invalid(self.kind.name(), "it cannot be matched like that; leave parts of it out".into())
+        })
     }
 }
 

@@ -34,13 +34,13 @@ pub(super) fn rule(message: &v1::FlowRule) -> Result<FlowRule, Problem> {
         FlowDomain::Egress => Domain::Egress,
         FlowDomain::Transfer => Domain::Transfer,
         FlowDomain::Unspecified => {
-            let words = "a rule is one of ingress, egress, transfer";
+            let words = "a rule is one of ingress, egress, transfer; set one of them";
             return Err(Problem::invalid("domain", words.into()));
         }
     };
     for (field, count) in [("items", message.items.len()), ("actions", message.actions.len())] {
         if count > PARTS {
-            return Err(Problem::invalid(field, format!("{count} are too many; the most is {PARTS}")));
+            return Err(Problem::invalid(field, format!("{count} are too many; give at most {PARTS}")));
         }
     }
     let mut rule = FlowRule {

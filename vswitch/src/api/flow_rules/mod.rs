@@ -15,7 +15,7 @@ pub use manual::ManualRules;
 use manual::OnPort;
 pub use message::message;
 use message::rule;
-use rules::{Cause, FlowError, FlowRule, RuleId};
+use rules::{Cause, FlowError, FlowRule, RuleId, Where};
 use tonic::Code;
 use vswitch_api::v1;
 use vswitch_api::v1::flow_rules_server::FlowRules;
@@ -40,17 +40,34 @@ service! { FlowRules {
     reads list_raw_encaps(ListRawEncapsRequest) -> ListRawEncapsResponse: "listing headers",
 } }
 
-/// What a port's driver, or the simulated e-switch, said to a rule.
-fn refused(error: FlowError) -> Problem {
-    let code = match error.cause {
-        Cause::Unsupported | Cause::Invalid => Code::InvalidArgument,
-        Cause::Full => Code::ResourceExhausted,
-        Cause::Exists => Code::AlreadyExists,
-        Cause::Again => Code::Unavailable,
-        Cause::Gone => Code::NotFound,
-        Cause::NoDevice | Cause::Other(_) => Code::FailedPrecondition,
+/// What a port's driver, or the simulated e-switch, said to a request about what is at a field.
+fn refused(error: &FlowError, field: &str) -> Problem {
+    let (code, remedy) = match error.cause {
+        Cause::Unsupported | Cause::Invalid => (Code::InvalidArgument, "leave it out, or write it otherwise"),
+        Cause::Full => (Code::ResourceExhausted, "remove other rules first"),
+        Cause::Exists => (Code::AlreadyExists, "leave it, or remove the other first"),
+        Cause::Again => (Code::Unavailable, "try again"),
+        Cause::Gone => (Code::NotFound, "`flow list` shows those that were made by hand"),
+        Cause::NoDevice | Cause::Other(_) => (Code::FailedPrecondition, "look at the port, and at the log"),
     };
-    Problem::new(code, "", format!("the port refused: {error}"))
+    Problem::new(code, field, format!("the port refused: {error}; {remedy}"))
+}
+
+/// The same of the rule of a request: the driver may say which part of it is meant.
+fn refused_rule(error: FlowError) -> Problem {
+    let field = match error.at {
+        Where::Unspecified | Where::Handle | Where::Attr => "rule".to_owned(),
+        Where::AttrGroup => "rule.group".to_owned(),
+        Where::AttrPriority => "rule.priority".to_owned(),
+        Where::AttrIngress | Where::AttrEgress | Where::AttrTransfer => "rule.domain".to_owned(),
+        Where::ItemNum => "rule.items".to_owned(),
+        Where::ItemSpec(at) | Where::ItemLast(at) | Where::ItemMask(at) | Where::Item(at) => {
+            format!("rule.items[{at}]")
+        }
+        Where::ActionNum => "rule.actions".to_owned(),
+        Where::ActionConf(at) | Where::Action(at) => format!("rule.actions[{at}]"),
+    };
+    refused(&error, &field)
 }
 
 /// The number of a port, and its rules.
@@ -59,7 +76,8 @@ fn on_port<'a>(controller: &'a mut Controller, text: &str) -> Result<(u16, &'a m
         return Err(Problem::invalid("port", "there is no port; name one, or give its number".into()));
     }
     let index = port(&controller.switch, text)?;
-    let gone = || Problem::new(Code::NotFound, "port", "the port is gone".into());
+    let gone =
+        || Problem::new(Code::NotFound, "port", "the port is gone; `port list` shows the ports".into());
     Ok((index, controller.manual_rules.on_port(&controller.switch, index).ok_or_else(gone)?))
 }
 
@@ -80,7 +98,7 @@ fn validate_flow_rule(
     request: v1::ValidateFlowRuleRequest,
 ) -> Result<v1::ValidateFlowRuleResponse, Problem> {
     let rule = wanted(request.rule)?;
-    on_port(controller, &request.port)?.1.back_end().validate(&rule).map_err(refused)?;
+    on_port(controller, &request.port)?.1.back_end().validate(&rule).map_err(refused_rule)?;
     Ok(v1::ValidateFlowRuleResponse {})
 }
 
@@ -90,15 +108,15 @@ fn create_flow_rule(
 ) -> Result<v1::CreateFlowRuleResponse, Problem> {
     let rule = wanted(request.rule)?;
     let (port, known) = on_port(controller, &request.port)?;
-    let id = known.back_end().create(&rule).map_err(refused)?;
+    let id = known.back_end().create(&rule).map_err(refused_rule)?;
     known.rules.insert(id, rule);
     Ok(v1::CreateFlowRuleResponse { port: port.into(), rule: id.0 })
 }
 
 /// Takes a rule away that is known; one that the back end has no more is gone, too.
-fn destroy(known: &mut OnPort, id: RuleId) -> Result<(), Problem> {
+fn destroy(known: &mut OnPort, id: RuleId, field: &str) -> Result<(), Problem> {
     match known.back_end().destroy(id) {
-        Err(error) if error.cause != Cause::Gone => Err(refused(error)),
+        Err(error) if error.cause != Cause::Gone => Err(refused(&error, field)),
         _ => {
             known.rules.remove(&id);
             Ok(())
@@ -116,7 +134,7 @@ fn destroy_flow_rules(
         if !known.rules.contains_key(&id) {
             return Err(unknown(port, *number));
         }
-        destroy(known, id)?;
+        destroy(known, id, "number")?;
     }
     Ok(v1::DestroyFlowRulesResponse { port: port.into(), rules: request.number.len() as u64 })
 }
@@ -130,7 +148,7 @@ fn query_flow_rule(
     if !known.rules.contains_key(&id) {
         return Err(unknown(port, request.number));
     }
-    let usage = known.back_end().query(id).map_err(refused)?;
+    let usage = known.back_end().query(id).map_err(|error| refused(&error, "number"))?;
     Ok(v1::QueryFlowRuleResponse { rule: request.number, packets: usage.packets, bytes: usage.bytes })
 }
 
@@ -157,7 +175,7 @@ fn flush_flow_rules(
     // One by one: other rules of the port are not ours.
     let all: Vec<RuleId> = known.rules.keys().copied().collect();
     for id in &all {
-        destroy(known, *id)?;
+        destroy(known, *id, "port")?;
     }
     Ok(v1::FlushFlowRulesResponse { port: port.into(), rules: all.len() as u64 })
 }

@@ -214,7 +214,7 @@ fn what_is_no_rule_is_refused_by_its_path() {
         ),
         (
             &|rule| rule.items[0] = udp(65_536, None),
-            "items[0].udp.dst.spec: 65536 is over its 16 bits; the most is 65535",
+            "items[0].udp.dst.spec: 65536 is over its 16 bits; give at most 65535",
         ),
         (&|rule| rule.items[0] = udp(5, Some(4)), "items[0].udp.dst.last: the end of the range"),
         (&|rule| rule.actions[0].action = None, "actions[0]: there is no action"),
@@ -231,7 +231,7 @@ fn what_is_no_rule_is_refused_by_its_path() {
         ),
         (
             &|rule| rule.actions[1] = act(flow_action::Action::Queue(flow_action::Queue { index: 70_000 })),
-            "actions[1].queue.index: 70000 is too large; the most is 65535",
+            "actions[1].queue.index: 70000 is too large; give at most 65535",
         ),
         (
             &|rule| {

@@ -105,7 +105,7 @@ fn pin_offload(
     };
     if pin == Some(Pin::Hardware) && controller.switch.offload().device().is_none() {
         let message = "no port is on a device that holds rules; say offload = \"simulated\" or \"rte-flow\" at ports in the config";
-        return Err(Problem::new(Code::FailedPrecondition, "", message.into()).into());
+        return Err(Problem::new(Code::FailedPrecondition, "place", message.into()).into());
     }
     let flows = selected(controller, request.flow)?;
     let now_ns = controller.switch.pool().now().ns;
@@ -121,8 +121,9 @@ fn audit_offload(
 ) -> Result<v1::AuditOffloadResponse, Problem> {
     let offload = controller.switch.offload_mut();
     let repaired = offload.audit().map_err(|error| {
-        let message =
-            format!("a rule that was lost could not be put back: {error}; its flows go on in software");
+        let message = format!(
+            "a rule that was lost could not be put back: {error}; its flows go on in software: try again"
+        );
         Problem::new(Code::FailedPrecondition, "", message)
     })?;
     Ok(v1::AuditOffloadResponse { rules: offload.rules() as u64, repaired: repaired as u64 })

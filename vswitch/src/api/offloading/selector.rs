@@ -54,7 +54,7 @@ impl Meant {
             }
         };
         let ip = |field: &str, text: &str| {
-            let wrong = || format!("{} is not an IP address", quote(text));
+            let wrong = || format!("{} is not an IP address; write one such as 10.0.0.2", quote(text));
             text.parse::<IpAddr>().map_err(|_| Problem::invalid(field, wrong()))
         };
         let addresses = FlowAddresses {
@@ -102,7 +102,7 @@ impl Meant {
 
 fn ports(field: &str, ports: v1::OffloadPorts) -> Result<FlowPorts, Problem> {
     let port = |name: &str, value: u32| {
-        let wrong = || format!("{value} is no port; ports are 0 to 65535");
+        let wrong = || format!("{value} is no port; give 0 to 65535");
         u16::try_from(value).map_err(|_| Problem::invalid(&format!("{field}.{name}"), wrong()))
     };
     Ok(FlowPorts {
