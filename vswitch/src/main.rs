@@ -193,7 +193,7 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             if let Some(Shortage { text, .. }) = shortage {
                 writeln!(out, "note: {text}")?;
             }
-            for (whose, quota) in vswitch::rdma::shares(&parsed) {
+            for vswitch::rdma::QuotaShare { whose, quota, .. } in vswitch::rdma::shares(&parsed) {
                 writeln!(
                     out,
                     "note: {whose} = \"{quota}\": which number that is, the device says when the switch runs"

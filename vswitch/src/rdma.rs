@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use pmd::rdma::{Inventory, Unopened};
 
-use crate::config::{Config, QuotaConfig, VnicConfig};
+use crate::config::{Config, QuotaConfig, VnicConfig, path};
 
 /// How long devices have to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -46,13 +46,15 @@ pub enum Error {
     )]
     Slow,
     /// No thread to look on.
-    #[error("the RDMA devices cannot be looked at: {0}")]
+    #[error("the RDMA devices cannot be looked at: {0}; raise the limit of threads, or try again")]
     NoThread(String),
     /// A quota of the config.
     #[error("{whose}: {why}; write a number instead, or name another device")]
     Quota {
         /// The key.
         whose: String,
+        /// The same, as [`ConfigError::path`](crate::config::ConfigError::path) has it.
+        path: String,
         /// What is wrong with it.
         why: Box<Error>,
     },
@@ -153,7 +155,7 @@ impl Devices {
         config: &Config,
         look: impl FnOnce() -> Result<Inventory, Error>,
     ) -> Result<(), Error> {
-        let mut named = shares(config).filter_map(|(_, quota)| quota.device());
+        let mut named = shares(config).filter_map(|share| share.quota.device());
         if named.all(|device| self.max_qp(device).is_ok()) {
             return Ok(());
         }
@@ -194,8 +196,8 @@ pub fn resolve(quota: &QuotaConfig, devices: &Devices) -> Result<u32, Error> {
 /// The first quota that cannot be resolved, by the key it stands at.
 pub fn quotas(config: &Config, devices: &Devices) -> Result<BTreeMap<String, u32>, Error> {
     // Also those that apply to no vNIC: a config that cannot be meant is refused before somebody needs it.
-    for (whose, quota) in shares(config) {
-        resolve(quota, devices).map_err(|why| Error::Quota { whose: whose.clone(), why: Box::new(why) })?;
+    for QuotaShare { whose, path, quota } in shares(config) {
+        resolve(quota, devices).map_err(|why| Error::Quota { whose, path, why: Box::new(why) })?;
     }
     let entries = config.rcft.entries;
     let quota = |vnic: &Arc<VnicConfig>| {
@@ -205,12 +207,28 @@ pub fn quotas(config: &Config, devices: &Devices) -> Result<BTreeMap<String, u32
     config.vnics.iter().map(quota).collect()
 }
 
-/// The quotas of a config that are shares, each with the key it stands at.
-pub fn shares(config: &Config) -> impl Iterator<Item = (String, &QuotaConfig)> {
-    let default = config.rcft.quota.iter().map(|quota| ("[rcft] quota".to_string(), quota));
+/// A quota that is a share of a device.
+pub struct QuotaShare<'c> {
+    /// The key it stands at.
+    pub whose: String,
+    /// The path of that.
+    pub path: String,
+    pub quota: &'c QuotaConfig,
+}
+
+/// The quotas of a config that are shares.
+pub fn shares(config: &Config) -> impl Iterator<Item = QuotaShare<'_>> {
+    let default = config.rcft.quota.iter().map(|quota| QuotaShare {
+        whose: "[rcft] quota".into(),
+        path: "rcft.quota".into(),
+        quota,
+    });
     let of_vnic = |vnic: &'_ VnicConfig| format!("vnic {}: qp-quota", vnic.name);
-    let vnics = config.vnics.iter().filter_map(move |vnic| Some((of_vnic(vnic), vnic.qp_quota.as_ref()?)));
-    default.chain(vnics).filter(|(_, quota)| quota.device().is_some())
+    let path = |vnic: &'_ VnicConfig| format!("{}.qp-quota", path::of("vnic", &vnic.name));
+    let vnics = config.vnics.iter().filter_map(move |vnic| {
+        Some(QuotaShare { whose: of_vnic(vnic), path: path(vnic), quota: vnic.qp_quota.as_ref()? })
+    });
+    default.chain(vnics).filter(|share| share.quota.device().is_some())
 }
 
 #[cfg(test)]

@@ -40,13 +40,13 @@ async fn export_config(
     control: &Control,
     what: &'static str,
     _: v1::ExportConfigRequest,
-) -> Result<v1::ExportConfigResponse, Problem> {
+) -> Result<v1::ExportConfigResponse, Problems> {
     control.write(what, exported).await?
 }
 
-fn exported(view: &View) -> Result<v1::ExportConfigResponse, Problem> {
+fn exported(view: &View) -> Result<v1::ExportConfigResponse, Problems> {
     let kept = others::leave_out(view.whole_config(), &view.owners.at_run_time)
-        .map_err(|errors| Problem::new(Code::FailedPrecondition, "", errors.to_string()))?;
+        .map_err(|errors| Problems::of_config(Code::FailedPrecondition, &errors))?;
     let mut text = toml(&kept.config)?;
     if let Some(words) = kept.words() {
         let note = format!(
@@ -66,9 +66,15 @@ fn exported(view: &View) -> Result<v1::ExportConfigResponse, Problem> {
 fn source(path: &str) -> Result<Source, Problems> {
     let wrong = |message| Problem::invalid("file", message);
     if !Path::new(path).is_absolute() {
-        return Err(wrong(format!("{path}: is not an absolute path, which begins with /")).into());
+        return Err(wrong(format!("{path}: is not an absolute path; write one, which begins with /")).into());
     }
-    Ok(Source::parse(&read_text(Path::new(path)).map_err(wrong)?, path)?)
+    Source::parse(&read_text(Path::new(path)).map_err(wrong)?, path).map_err(|errors| {
+        let Problems(mut problems) = errors.into();
+        // Of a text that is no config there are no values.
+        let of_text = problems.iter_mut().filter(|problem| problem.field.is_empty());
+        of_text.for_each(|problem| "file".clone_into(&mut problem.field));
+        Problems(problems)
+    })
 }
 
 /// Does something with a config file. Comparing files of ten thousand vNICs takes some hundred MiB for a moment.
@@ -105,7 +111,7 @@ fn reload_config(
     // With the file, which names them, though they may be new where it says what it said.
     if let Some(Err(error)) = controller.keys.as_ref().map(|keys| keys.read_again()) {
         let message = format!("{error}; the config was read again, and the keys of before hold");
-        return Err(Problem::new(Code::FailedPrecondition, "", message).into());
+        return Err(Problem::new(Code::FailedPrecondition, "api.tcp", message).into());
     }
     Ok(v1::ReloadConfigResponse { file, revision: controller.switch.changes().revision() })
 }

@@ -170,6 +170,7 @@ impl Objects for Service {
 #[cfg(test)]
 mod tests {
     use vswitch_api::v1::object::Spec;
+    use vswitch_api::v1::port_spec;
 
     use super::super::owned::{assert_refused, controller};
     use super::*;
@@ -195,6 +196,53 @@ mod tests {
         let (config, _) = state::restore(crate::config::Config::default(), None, &file).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         assert!(config.vpcs.iter().any(|vpc| vpc.name.as_str() == "green"));
+        controller.switch.stop();
+    }
+
+    /// What a config may be, and this switch cannot do: other tests have what a config cannot be.
+    #[test]
+    fn what_the_switch_refuses_is_told_with_its_field() {
+        let port = |kind, rx_queues| {
+            let port = Some(v1::PortSpec { kind: Some(kind) });
+            Spec::Port(v1::Port { name: "web-1.a".into(), port, rx_queues, ..Default::default() })
+        };
+        let raw = port_spec::Raw { vdev: "net_null7".into(), ..Default::default() };
+        let nic = port_spec::Pci { address: "0000:01:00.0".into(), ..Default::default() };
+        let guest = port_spec::VhostUser { path: "/nonexistent/v.sock".into(), ..Default::default() };
+        let far = v1::Location {
+            vni: Some(100),
+            vip: "10.0.0.9".into(),
+            mac: "02:00:00:00:00:09".into(),
+            vtep: "192.0.2.1".into(),
+            ..Default::default()
+        };
+        let here = v1::Location { vip: "10.0.0.1".into(), vtep: "172.16.0.2".into(), ..far.clone() };
+        let mut controller = controller();
+        for (spec, code, field) in [
+            (port(port_spec::Kind::Raw(raw), Some(64)), Code::ResourceExhausted, "port[name=web-1.a].port"),
+            (port(port_spec::Kind::Pci(nic), None), Code::FailedPrecondition, "port[name=web-1.a].port"),
+            (
+                port(port_spec::Kind::VhostUser(guest), None),
+                Code::FailedPrecondition,
+                "port[name=web-1.a].port.path",
+            ),
+            (Spec::Location(far), Code::FailedPrecondition, "location[vni=100,vip=10.0.0.9].vtep"),
+            (Spec::Location(here), Code::FailedPrecondition, "location[vni=100,vip=10.0.0.1].vip"),
+        ] {
+            let object = Some(v1::Object { spec: Some(spec) });
+            let step = Step::create(v1::CreateRequest { object, ..Default::default() }).unwrap();
+            let refused = plan::carry_out(&mut controller.switch, vec![step], None, Missing::Refused);
+            let Problems(problems) = refused.unwrap_err();
+            let [problem] = &problems[..] else { panic!("{problems:?}") };
+            assert_eq!((problem.code, problem.field.as_str()), (code, field), "{problem:?}");
+        }
+        let nft = v1::Nft { entries: Some(32_768), ..Default::default() };
+        let object = Some(v1::Object { spec: Some(Spec::Nft(nft)) });
+        let update_mask = Some(prost_types::FieldMask { paths: vec!["entries".into()] });
+        let step = Step::update(v1::UpdateRequest { object, update_mask, ..Default::default() }).unwrap();
+        let refused = plan::carry_out(&mut controller.switch, vec![step], None, Missing::Refused);
+        let Problems(problems) = refused.unwrap_err();
+        assert_eq!((problems[0].code, problems[0].field.as_str()), (Code::FailedPrecondition, "nft.entries"));
         controller.switch.stop();
     }
 }

@@ -1,6 +1,6 @@
 //! The service `Ports`: what ports are, and what went through them.
 
-use pmd::{LacpState, RssLevel};
+use pmd::{LacpState, PortError, RssLevel};
 use vswitch_api::v1::ports_server::Ports;
 use vswitch_api::v1::{self, Kind};
 
@@ -8,7 +8,7 @@ use super::named::texts;
 use super::plan::{self, Step};
 use super::refusal::{Problem, Problems};
 use super::service::service;
-use crate::config::{Config, Name};
+use crate::config::{Config, Name, path};
 use crate::controller::Controller;
 use crate::switch::{Missing, Switch, SwitchError};
 use crate::topology::punt_name;
@@ -28,10 +28,7 @@ service! { Ports {
 
 /// A port by its name or number.
 pub(super) fn port(switch: &Switch, text: &str) -> Result<u16, Problem> {
-    switch
-        .ports()
-        .resolve(text)
-        .map_err(|error| Problem::new(tonic::Code::NotFound, "port", error.to_string()))
+    Ok(switch.ports().resolve(text)?)
 }
 
 /// The port that is asked for, or all of them.
@@ -42,9 +39,9 @@ fn wanted(switch: &Switch, text: &str) -> Result<Vec<u16>, Problem> {
     }
 }
 
-/// What a driver said that it should not have.
-fn fault(error: impl std::fmt::Display) -> Problem {
-    Problem::new(tonic::Code::Internal, "port", error.to_string())
+/// What the driver of a port said that was asked for.
+fn fault(error: PortError) -> Problem {
+    Problem::of_device(&error, "port")
 }
 
 fn numbers(workers: &[usize]) -> Vec<u32> {
@@ -227,9 +224,13 @@ fn kind_of(config: &Config, port: &str) -> Result<Kind, SwitchError> {
         Some(uplink) if of(&uplink.name) => Ok(Kind::Uplink),
         Some(uplink) => {
             let by = format!("uplink {} (host = \"punt\")", uplink.name);
-            Err(SwitchError::InUse { what: "port", name: port.into(), by })
+            let path = format!("{}.host", path::of("uplink", &uplink.name));
+            Err(SwitchError::InUse { what: "port", name: port.into(), by, path })
         }
-        None => Err(SwitchError::Unknown { what: "port", name: port.into(), list: "port list" }),
+        None => {
+            let (name, path) = (port.into(), "port".to_owned());
+            Err(SwitchError::Unknown { what: "port", name, list: "port list", path })
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use tonic::Code;
 use vswitch_api::v1;
 use vswitch_api::v1::rdma_server::Rdma;
 
-use super::refusal::Problem;
+use super::refusal::{Problem, Problems};
 use super::service::service;
 use crate::controller::Controller;
 use crate::rdma;
@@ -21,25 +21,22 @@ service! { Rdma {
 fn list_rdma_devices(
     controller: &mut Controller,
     request: v1::ListRdmaDevicesRequest,
-) -> Result<v1::ListRdmaDevicesResponse, Problem> {
-    let mut inventory = rdma::look().map_err(failed)?;
+) -> Result<v1::ListRdmaDevicesResponse, Problems> {
+    let mut inventory = rdma::look()?;
     let quotas = quotas(controller)?;
     let wanted = (!request.device.is_empty()).then_some(request.device);
     if let Some(wanted) = &wanted {
         if inventory.get(wanted).is_none() {
             let devices = rdma::Devices::from(&inventory);
             let error = devices.max_qp(wanted).err().map(|error| error.to_string()).unwrap_or_default();
-            return Err(Problem::new(Code::NotFound, "device", error));
+            let message = format!("{error}; `show rdma devices` lists them");
+            return Err(Problem::new(Code::NotFound, "device", message).into());
         }
         inventory.devices.retain(|device| device.name == *wanted);
         inventory.notes.retain(|note| note.starts_with(&format!("{wanted}:")));
     }
     let answer = message(&inventory, &vips(controller.switch.snapshot()), quotas);
     Ok(v1::ListRdmaDevicesResponse { device: wanted, ..answer })
-}
-
-fn failed(error: rdma::Error) -> Problem {
-    Problem::new(Code::FailedPrecondition, "", error.to_string())
 }
 
 /// The VIPs of this host's vNICs: of each, the vNICs that have it and their VPCs.
@@ -59,10 +56,10 @@ fn vips(snapshot: &Snapshot) -> Vips {
 }
 
 /// Quotas that are shares of devices, and the numbers in force.
-fn quotas(controller: &Controller) -> Result<Vec<v1::RdmaQuota>, Problem> {
+fn quotas(controller: &Controller) -> Result<Vec<v1::RdmaQuota>, Problems> {
     let config = controller.switch.config();
-    let shares = rdma::shares(&config).map(|(of, quota)| {
-        let queue_pairs = rdma::resolve(quota, controller.switch.rdma_devices()).map_err(failed)?;
+    let shares = rdma::shares(&config).map(|rdma::QuotaShare { whose: of, quota, .. }| {
+        let queue_pairs = rdma::resolve(quota, controller.switch.rdma_devices())?;
         let queue_pairs = queue_pairs.min(config.rcft.entries);
         Ok(v1::RdmaQuota { of, quota: quota.to_string(), queue_pairs })
     });

@@ -1,18 +1,20 @@
 //! Refusals: what a client is told, as a status with a [`Refusal`](v1::Refusal) among its details.
 
-use std::net::IpAddr;
+mod causes;
 
+use pmd::PortError;
 use prost::Message;
 use tonic::{Code, Status};
 use vswitch_api::v1;
-use wire::Vni;
 use worker::mailbox::WorkerError;
 
+use self::causes::{of_device, place};
 use super::bridge;
-use crate::config::{ConfigErrors, path};
+use crate::config::{ConfigError, ConfigErrors, path};
 use crate::control::asking::Unanswered;
 use crate::control::guard::Fault;
-use crate::switch::SwitchError;
+use crate::rdma;
+use crate::switch::{PortsError, SwitchError};
 use crate::topology::TopologyError;
 
 /// The longest message of a status, and of a problem. Both go over the wire as headers, of which clients take 8 KiB in all without having
@@ -49,6 +51,11 @@ impl Problem {
         Self::new(Code::Internal, "", format!("a fault of the switch itself: {message}"))
     }
 
+    /// What the driver of a port refused, which the field names.
+    pub fn of_device(error: &PortError, field: &str) -> Self {
+        Self::new(of_device(error), field, error.to_string())
+    }
+
     /// The same within an object that is found there.
     #[must_use]
     pub fn within(mut self, path: &str) -> Self {
@@ -70,6 +77,7 @@ fn word(code: Code) -> &'static str {
         Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
         Code::Unavailable => "UNAVAILABLE",
         Code::DataLoss => "DATA_LOSS",
+        Code::Cancelled => "CANCELLED",
         _ => "INTERNAL",
     }
 }
@@ -129,52 +137,50 @@ impl From<Problems> for Status {
     }
 }
 
+impl Problems {
+    /// What is wrong with a config.
+    pub fn of_config(code: Code, ConfigErrors(errors): &ConfigErrors) -> Self {
+        let told = |error: &ConfigError| {
+            Problem::new(code, &path::map_keys(&error.path, bridge::field), error.to_string())
+        };
+        Self(errors.iter().map(told).collect())
+    }
+}
+
 impl From<ConfigErrors> for Problems {
-    fn from(ConfigErrors(errors): ConfigErrors) -> Self {
-        let told = errors
-            .iter()
-            .map(|error| Problem::invalid(&path::map_keys(&error.path, bridge::field), error.to_string()));
-        Self(told.collect())
+    fn from(errors: ConfigErrors) -> Self {
+        Self::of_config(Code::InvalidArgument, &errors)
     }
 }
 
 /// What the switch refused.
 impl From<SwitchError> for Problems {
     fn from(error: SwitchError) -> Self {
-        let code = match error {
+        match error {
             SwitchError::Config(errors) | SwitchError::Topology(TopologyError::Location(errors)) => {
-                return errors.into();
+                errors.into()
             }
-            SwitchError::Unknown { .. } => Code::NotFound,
-            SwitchError::InUse { .. }
-            | SwitchError::NotLive(_)
-            | SwitchError::NoPciBus(_)
-            | SwitchError::Nowhere(_)
-            | SwitchError::Topology(_)
-            | SwitchError::Rdma(_) => Code::FailedPrecondition,
-            SwitchError::Memory(_) | SwitchError::Ports(_) => Code::ResourceExhausted,
-            SwitchError::NotSaved(_) => Code::DataLoss,
-            SwitchError::Worker(_) => Code::Unavailable,
-            _ => Code::Internal,
-        };
-        Problem::new(code, &field(&error), error.to_string()).into()
+            error => Problem::from(&error).into(),
+        }
     }
 }
 
-/// The field that an error of the switch is about, where it is about one.
-fn field(error: &SwitchError) -> String {
-    let location = |vni: &Vni, vip: &IpAddr| path::of("location", &format!("{vni} {vip}"));
-    match error {
-        SwitchError::Topology(TopologyError::UnknownVni { vip, vni }) => {
-            format!("{}.vni", location(vni, vip))
-        }
-        SwitchError::Topology(TopologyError::LocalVip { vip, vni, .. }) => {
-            format!("{}.vip", location(vni, vip))
-        }
-        SwitchError::Topology(
-            TopologyError::OwnVtep(_) | TopologyError::NotUnicast(_) | TopologyError::NoRoute(_),
-        ) => "location.vtep".to_owned(),
-        _ => String::new(),
+impl From<&SwitchError> for Problem {
+    fn from(error: &SwitchError) -> Self {
+        let (code, path) = place(error);
+        Self::new(code, &path::map_keys(&path, bridge::field), error.to_string())
+    }
+}
+
+impl From<PortsError> for Problem {
+    fn from(error: PortsError) -> Self {
+        Self::from(&SwitchError::from(error))
+    }
+}
+
+impl From<rdma::Error> for Problems {
+    fn from(error: rdma::Error) -> Self {
+        SwitchError::from(error).into()
     }
 }
 

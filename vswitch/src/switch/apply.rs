@@ -65,7 +65,8 @@ impl Switch {
         resized.extend(self.resized_trunks(difference, new));
         let resized = self.ports.raise_mtus(resized, self.mempool.segment_room())?;
         let plan = PortChanges::between(&have, &want, &resized);
-        let checked = self.refuse_headless(&plan).and_then(|()| self.short_of_buffers(&plan, new, missing));
+        let checked =
+            self.refuse_headless(&plan, &have).and_then(|()| self.short_of_buffers(&plan, new, missing));
         let short = checked.inspect_err(|_| self.ports.restore_mtus(&resized))?;
         let result = self.bring_in(&plan, &old.config, missing);
         let is_others = |name: &str| !plan.added.contains_key(name);
@@ -135,7 +136,9 @@ impl Switch {
         let need = BufferNeed::of(stay.chain(plan.added.values()), new);
         let short = need.shortage(pool, new, huge_pages);
         if let Some(Shortage { is_fatal: true, text }) = short {
-            return Err(SwitchError::Memory(text));
+            let stay = self.ports.all_wanted().filter(|(name, _)| !goes(name)).map(|(_, wanted)| wanted);
+            let path = first_without_buffers(pool, stay, &plan.added, new);
+            return Err(SwitchError::Memory { path, text });
         }
         let before = BufferNeed::of(self.ports.all_wanted().map(|(_, wanted)| wanted), &self.config);
         let was_short = before.shortage(pool, &self.config, huge_pages).is_some();
@@ -257,25 +260,49 @@ impl Switch {
         let old = &self.config;
         let ports = self.offload.simulated().is_some();
         let fixed = [
-            ("[eal]", old.eal != new.eal),
-            ("[workers]", old.workers != new.workers),
-            ("[api]", old.api != new.api),
-            ("[control]", old.control != new.control),
-            ("[nft] entries", old.nft.entries != new.nft.entries),
-            ("[nft] idle-timeout", old.nft.idle_timeout != new.nft.idle_timeout),
-            ("[vlt] entries", old.vlt.entries != new.vlt.entries),
-            ("[rcft] entries", old.rcft.entries != new.rcft.entries),
-            ("[security] connections", old.security.connections != new.security.connections),
-            ("[offload]", !old.offload.is_but_for_enabled(&new.offload)),
+            ("[eal]", "eal", old.eal != new.eal),
+            ("[workers]", "workers", old.workers != new.workers),
+            ("[api]", "api", old.api != new.api),
+            ("[control]", "control", old.control != new.control),
+            ("[nft] entries", "nft.entries", old.nft.entries != new.nft.entries),
+            ("[nft] idle-timeout", "nft.idle-timeout", old.nft.idle_timeout != new.nft.idle_timeout),
+            ("[vlt] entries", "vlt.entries", old.vlt.entries != new.vlt.entries),
+            ("[rcft] entries", "rcft.entries", old.rcft.entries != new.rcft.entries),
+            (
+                "[security] connections",
+                "security.connections",
+                old.security.connections != new.security.connections,
+            ),
+            ("[offload]", "offload", !old.offload.is_but_for_enabled(&new.offload)),
             (
                 "[vxlan] udp-port, while ports are on a simulated e-switch,",
+                "vxlan.udp-port",
                 ports && old.vxlan.udp_port != new.vxlan.udp_port,
             ),
-            ("[rdma] udp-port, while ports are on a simulated e-switch,", ports && old.rdma != new.rdma),
+            (
+                "[rdma] udp-port, while ports are on a simulated e-switch,",
+                "rdma.udp-port",
+                ports && old.rdma != new.rdma,
+            ),
         ];
-        match fixed.iter().find(|(_, changed)| *changed) {
-            Some((what, _)) => Err(SwitchError::NotLive(what)),
+        match fixed.iter().find(|(.., changed)| *changed) {
+            Some(&(what, path, _)) => Err(SwitchError::NotLive { what, path }),
             None => Ok(()),
         }
     }
+}
+
+/// The path of the first port of those that are added whose rings have no buffers, beside those that stay.
+fn first_without_buffers<'p>(
+    pool: u64,
+    stay: impl Iterator<Item = &'p WantedPort>,
+    added: &BTreeMap<String, WantedPort>,
+    config: &Config,
+) -> String {
+    let mut rings = BufferNeed::of(stay, config).rings;
+    let beyond = added.iter().find(|(_, port)| {
+        rings += BufferNeed::of([*port], config).rings;
+        rings >= pool
+    });
+    beyond.map(|(name, port)| port.of.port(name)).unwrap_or_default()
 }

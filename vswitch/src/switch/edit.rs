@@ -9,11 +9,11 @@ use serde_json::json;
 use wire::{Qpn, Vni};
 
 use super::saving::Saving;
-use super::{Missing, Switch, SwitchError};
+use super::{Missing, PortsError, Switch, SwitchError};
 use crate::config::merge::{Occasion, Source, merge};
 use crate::config::objects::{ObjectId, location_id};
 use crate::config::others::{self, Overlap};
-use crate::config::{Config, Difference, LocationConfig, Relocation};
+use crate::config::{Config, Difference, LocationConfig, Relocation, path};
 use crate::state::change::Change;
 use crate::state::owners::{Owner, Owners};
 use crate::topology::{Extent, give_way, keeps_locations};
@@ -210,8 +210,11 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; where a worker does not answer, it is gone all the same.
     pub fn remove_location(&mut self, vni: Vni, vip: IpAddr) -> Result<(), SwitchError> {
-        let unknown =
-            || SwitchError::Unknown { what: "location", name: format!("{vni} {vip}"), list: "show vlt" };
+        let unknown = || {
+            let name = format!("{vni} {vip}");
+            let path = path::of("location", &name);
+            SwitchError::Unknown { what: "location", name, list: "show vlt", path }
+        };
         let location = self.topology.location(vni, vip).cloned().ok_or_else(unknown)?;
         self.topology.remove_location(&self.config, vni, vip, &self.neighbours)?;
         let published = self.publish_locations();
@@ -241,7 +244,8 @@ impl Switch {
     pub fn start_port(&mut self, name: &str) -> Result<(), SwitchError> {
         let index = self.ports.resolve(name)?;
         if self.ports.get(index).is_some_and(|port| port.running) {
-            return Err(super::error::PortsError::AlreadySo(name.into(), "started").into());
+            let name = name.into();
+            return Err(PortsError::AlreadySo { name, state: "started", command: "stop" }.into());
         }
         self.ports.poll(&self.pool, index)?;
         self.offload.start_port(index);
@@ -255,7 +259,8 @@ impl Switch {
     pub fn stop_port(&mut self, name: &str) -> Result<(), SwitchError> {
         let index = self.ports.resolve(name)?;
         if self.ports.get(index).is_some_and(|port| !port.running) {
-            return Err(super::error::PortsError::AlreadySo(name.into(), "stopped").into());
+            let name = name.into();
+            return Err(PortsError::AlreadySo { name, state: "stopped", command: "start" }.into());
         }
         self.offload.stop_port(&self.pool, self.topology.snapshot(), index);
         Ok(self.ports.park(&self.pool, index)?)

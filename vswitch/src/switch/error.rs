@@ -1,4 +1,5 @@
-//! What can go wrong with a switch, each with what to do about it.
+//! What can go wrong with a switch, each with what to do about it, and with the value of the config that it is about where it is about
+//! one: its `path`, as [`ConfigError::path`](crate::config::ConfigError::path) has it.
 
 use worker::MAX_PORTS;
 use worker::mailbox::WorkerError;
@@ -17,14 +18,14 @@ pub enum SwitchError {
     /// DPDK did not start.
     #[error(transparent)]
     Eal(#[from] pmd::EalError),
-    /// More packet buffers than memory.
-    #[error("{0}")]
-    Memory(String),
+    /// More packet buffers than memory, or ports that need more than there are.
+    #[error("{text}")]
+    Memory { path: String, text: String },
     /// No packet buffers.
     #[error(transparent)]
     Mempool(#[from] pmd::MempoolError),
     /// The watchdog did not start.
-    #[error("cannot start the watchdog's thread: {0}")]
+    #[error("cannot start the watchdog's thread: {0}; raise the limit of threads (`ulimit -u`, or pids.max)")]
     Watchdog(std::io::Error),
     /// Workers did not start.
     #[error(transparent)]
@@ -40,7 +41,7 @@ pub enum SwitchError {
     #[error(transparent)]
     Rdma(#[from] crate::rdma::Error),
     /// A worker's core that this process may not use.
-    #[error("no core {missing:?} for a worker here; `[workers] cores` can be any of {available:?}")]
+    #[error("no core {missing:?} for a worker here; choose those of `[workers] cores` from {available:?}")]
     NoSuchCore {
         /// Those that are not there.
         missing: Vec<usize>,
@@ -61,14 +62,14 @@ pub enum SwitchError {
     #[error("a port is being opened; ask again")]
     NotYet,
     /// Cannot change while the switch runs.
-    #[error("{0} cannot change while the switch runs; restart it with the new config")]
-    NotLive(&'static str),
+    #[error("{what} cannot change while the switch runs; restart it with the new config")]
+    NotLive { what: &'static str, path: &'static str },
     /// A port on a bus that DPDK did not look at when it started.
     #[error(
-        "port {0} is on the PCI bus, which DPDK was started without, as no port was on it: put the port into the config, or \
+        "port {name} is on the PCI bus, which DPDK was started without, as no port was on it: put the port into the config, or \
          its PCI device into `[eal] pci`, and restart the switch"
     )]
-    NoPciBus(String),
+    NoPciBus { name: String, path: String },
     /// Nothing with that name.
     #[error("no {what} {name:?}; `{list}` shows those there are")]
     Unknown {
@@ -77,12 +78,13 @@ pub enum SwitchError {
         name: String,
         /// The command that lists them.
         list: &'static str,
+        path: String,
     },
     /// A vNIC that no other host could find.
     #[error(
-        "vNIC {0:?} has no VIP by which other hosts would find it; give it one first, or remove it with `vnic del`"
+        "vNIC {name:?} has no VIP by which other hosts would find it; give it one first, or remove it with `vnic del`"
     )]
-    Nowhere(String),
+    Nowhere { name: String, path: String },
     /// Something else needs it.
     #[error("{what} {name:?} is in use by {by}; remove that first")]
     InUse {
@@ -91,16 +93,20 @@ pub enum SwitchError {
         name: String,
         /// Who needs it.
         by: String,
+        path: String,
     },
-    #[error("{path}: {source}")]
-    File { path: String, source: std::io::Error },
+    /// A file of the switch's own.
+    #[error("{file}: {source}; look at its folder, its permissions and the room on its disk")]
+    File { file: String, source: std::io::Error },
     /// A change was made, but would not outlive the process.
     #[error(
-        "the change is in force but not saved: {0}; mend that: it is tried again every few seconds, and with the next change"
+        "the change is in force but not saved: {0}; it is tried again every few seconds, and with the next change"
     )]
     NotSaved(Box<SwitchError>),
     /// The config cannot be written.
-    #[error("the config cannot be written as TOML: {0}")]
+    #[error(
+        "a fault of the switch itself: the config cannot be written as TOML: {0}; take back what changed last"
+    )]
     Toml(#[from] toml::ser::Error),
 }
 
@@ -111,6 +117,7 @@ pub enum PortsError {
     #[error("port {name}: {source}")]
     Open {
         name: String,
+        path: String,
         /// Why, and what to do.
         source: OpenError,
     },
@@ -118,6 +125,7 @@ pub enum PortsError {
     #[error("port {name}: {source}")]
     Queues {
         name: String,
+        path: String,
         /// What it takes.
         source: QueueError,
     },
@@ -128,6 +136,7 @@ pub enum PortsError {
     )]
     SmallBuffers {
         name: String,
+        path: String,
         /// Bytes of a buffer.
         room: usize,
         /// Bytes that the driver needs.
@@ -137,21 +146,29 @@ pub enum PortsError {
     #[error("port {name}: no peer connected within {seconds} s; start the peer, the port comes up then")]
     NoPeer {
         name: String,
+        path: String,
         /// How long it was waited for.
         seconds: u64,
     },
     /// No thread to open it on.
-    #[error("port {name}: cannot start a thread to open it: {source}")]
+    #[error(
+        "port {name}: cannot start a thread to open it: {source}; raise the limit of threads (`ulimit -u`, or pids.max)"
+    )]
     Thread { name: String, source: std::io::Error },
+    /// The thread that opened it ended.
+    #[error(
+        "port {name}: the thread that opens ports ended, which is a fault of the switch itself; look at its log, and try again"
+    )]
+    Ended { name: String },
     /// The port that takes its rules is not there yet.
     #[error(
         "port {name}: the port that takes the rules of its NIC (the transfer proxy, its uplink) is not there: {words}; put \
          the uplink into the config"
     )]
-    NoProxy { name: String, words: String },
+    NoProxy { name: String, path: String, words: String },
     /// It could not be started, stopped or removed.
     #[error("port {name}: {source}")]
-    Ethdev { name: String, source: pmd::PortError },
+    Ethdev { name: String, path: String, source: pmd::PortError },
     /// It is in the config and not there.
     #[error("port {0} is not attached: `port list` says why; it is tried again until it comes up")]
     NotThere(String),
@@ -160,10 +177,15 @@ pub enum PortsError {
     Unknown(String),
     /// No more ports.
     #[error("the switch has its largest number of ports, {MAX_PORTS}; put tenants on a trunk port, by VLAN")]
-    TooMany,
+    TooMany { path: String },
     /// It is in that state already.
-    #[error("port {0} is {1} already")]
-    AlreadySo(String, &'static str),
+    #[error("port {name} is {state} already; leave it, or {command} it first")]
+    AlreadySo {
+        name: String,
+        state: &'static str,
+        /// What makes it otherwise.
+        command: &'static str,
+    },
     /// Workers are gone.
     #[error(transparent)]
     Worker(#[from] WorkerError),

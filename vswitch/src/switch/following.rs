@@ -74,7 +74,7 @@ impl Refused {
         let why = format!(
             "the host there takes part, and {}; until then it is neither flooded to nor heard there, but from the addresses that are known \
              behind it",
-            TopologyError::VltFull(entries)
+            TopologyError::VltFull { entries, path: String::new() }
         );
         Self { what: Said::Vtep(vni, vtep), why, for_want_of_room: true }
     }
@@ -135,7 +135,7 @@ impl Switch {
                 Some(fault) => refused.push(Refused {
                     what: Said::Location(location.vni, location.vip),
                     why: fault.to_string(),
-                    for_want_of_room: matches!(fault, TopologyError::VltFull(_)),
+                    for_want_of_room: matches!(fault, TopologyError::VltFull { .. }),
                 }),
             }
         }

@@ -174,7 +174,7 @@ impl Switch {
         let kind = if eal.uses_hugepages() { "huge pages" } else { "ordinary pages (--no-huge)" };
         tracing::info!(dpdk = Eal::dpdk_version(), memory = kind, "DPDK is up");
         if let Some(problem) = buffers::problem(config, eal.uses_hugepages()) {
-            return Err(SwitchError::Memory(problem));
+            return Err(SwitchError::Memory { path: "eal.mbufs".into(), text: problem });
         }
         let mempool = Mempool::new(&eal, &start::mempool(config, cores.len(), eal.uses_hugepages())?)?;
         let topology = Topology::new(config.vlt.entries);

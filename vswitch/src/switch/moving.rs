@@ -11,7 +11,7 @@ use wire::{MacAddr, Vni};
 
 use super::{Missing, Switch, SwitchError};
 use crate::config::objects::location_id;
-use crate::config::{LocationConfig, Relocation};
+use crate::config::{LocationConfig, Relocation, path};
 use crate::state::change::Change;
 use crate::state::owners::Owner;
 
@@ -22,12 +22,14 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
     pub fn move_vnic(&mut self, name: &str, vtep: IpAddr, owner: Owner) -> Result<Vec<IpAddr>, SwitchError> {
-        let unknown = || SwitchError::Unknown { what: "vNIC", name: name.into(), list: "show vnic" };
+        let path = || path::of("vnic", name);
+        let unknown =
+            || SwitchError::Unknown { what: "vNIC", name: name.into(), list: "show vnic", path: path() };
         let config = self.config.clone();
         let vnic = config.vnics.iter().find(|vnic| vnic.name.as_str() == name).ok_or_else(unknown)?;
         let vpc = config.vpcs.iter().find(|vpc| vpc.name == vnic.vpc).ok_or_else(unknown)?;
         if vnic.vips.is_empty() {
-            return Err(SwitchError::Nowhere(name.into()));
+            return Err(SwitchError::Nowhere { name: name.into(), path: format!("{}.vips", path()) });
         }
         let at = |&vip: &IpAddr| LocationConfig {
             vni: vpc.vni,
@@ -64,7 +66,8 @@ impl Switch {
         let moved: Vec<_> = of_machine.map(|location| LocationConfig { vtep, ..location.clone() }).collect();
         if moved.is_empty() {
             let name = format!("{mac} in VNI {vni}");
-            return Err(SwitchError::Unknown { what: "location", name, list: "show vlt" });
+            let path = format!("location[vni={vni},mac={mac}]");
+            return Err(SwitchError::Unknown { what: "location", name, list: "show vlt", path });
         }
         self.topology.move_locations(&self.config, &moved, &self.neighbours)?;
         let published = self.publish_locations();

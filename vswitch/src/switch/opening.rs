@@ -16,9 +16,9 @@ use pmd::{
 };
 
 use super::error::PortsError;
-use super::ports::WantedPort;
+use super::ports::{PortOf, WantedPort};
 use crate::config::OffloadDevice;
-use crate::port::{self, Cleanup, OpenRequest, OpenedPort, Presence, Traits};
+use crate::port::{self, Cleanup, OpenError, OpenRequest, OpenedPort, Presence, Traits};
 
 /// How long an attachment may wait for the port's peer.
 const PEER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,6 +50,15 @@ pub(super) struct OpenOrder {
 impl OpenOrder {
     fn has_rules(&self) -> bool {
         self.wanted.offload == Some(OffloadDevice::RteFlow)
+    }
+
+    /// The path of what stands behind the port.
+    fn path(&self) -> String {
+        self.wanted.of.port(&self.name)
+    }
+
+    fn refused(&self, source: OpenError) -> PortsError {
+        PortsError::Open { name: self.name.clone(), path: self.wanted.path_of(&self.name, &source), source }
     }
 }
 
@@ -111,11 +120,10 @@ impl Running {
         self.order.as_ref().is_some_and(|order| port::may_block(&order.wanted.spec))
     }
 
-    fn failed(self, source: io::Error) -> JobResult {
-        let result = PortsError::Thread { name: self.name.clone(), source };
+    fn failed(self, error: PortsError) -> JobResult {
         match self.order {
-            Some(order) => JobResult::Opened(order.ticket, self.name, Err(result)),
-            None => JobResult::Closed(self.name, Err(result)),
+            Some(order) => JobResult::Opened(order.ticket, self.name, Err(error)),
+            None => JobResult::Closed(self.name, Err(error)),
         }
     }
 }
@@ -198,8 +206,9 @@ impl Opener {
                 }
                 Err(TryRecvError::Disconnected) => {
                     self.helper = None;
-                    let ended = io::Error::other("the thread that opens ports ended; the log may say why");
-                    return Some(self.running.take()?.failed(ended));
+                    let running = self.running.take()?;
+                    let ended = PortsError::Ended { name: running.name.clone() };
+                    return Some(running.failed(ended));
                 }
             };
             let Some(mut running) = self.running.take() else { continue };
@@ -215,7 +224,8 @@ impl Opener {
                 }
                 JobResult::Opened(ticket, name, Err(_)) if running.gave_up.is_some() => {
                     let seconds = running.since.elapsed().as_secs();
-                    let no_peer = PortsError::NoPeer { name: name.clone(), seconds };
+                    let path = running.order.map(|order| order.path()).unwrap_or_default();
+                    let no_peer = PortsError::NoPeer { name: name.clone(), path, seconds };
                     return Some(JobResult::Opened(ticket, name, Err(no_peer)));
                 }
                 done => return Some(done),
@@ -253,7 +263,10 @@ impl Opener {
         if self.helper.is_none() {
             match helper() {
                 Ok(helper) => self.helper = Some(helper),
-                Err(error) => return Some(running.failed(error)),
+                Err(source) => {
+                    let error = PortsError::Thread { name: running.name.clone(), source };
+                    return Some(running.failed(error));
+                }
             }
         }
         self.running = Some(running);
@@ -331,8 +344,8 @@ fn open(order: OpenOrder) -> Result<Ready, PortsError> {
         mtu: order.wanted.mtu,
         before_device: order.wanted.offload == Some(OffloadDevice::Simulated),
     };
-    let opened = port::open(&order.eal, &order.wanted.spec, &request)
-        .map_err(|source| PortsError::Open { name: order.name.clone(), source })?;
+    let opened =
+        port::open(&order.eal, &order.wanted.spec, &request).map_err(|source| order.refused(source))?;
     start(opened, order)
 }
 
@@ -345,17 +358,19 @@ fn start(opened: OpenedPort, order: OpenOrder) -> Result<Ready, PortsError> {
             return Err(error);
         }
     };
+    let of_port = order.path();
     let OpenOrder { name, wanted, workers, mempool, flow_engine, .. } = order;
     if mempool.segment_room() < usize::from(traits.min_segment) {
-        let (room, wanted) = (mempool.segment_room(), traits.min_segment);
+        let (path, room, wanted) = (wanted.of.mtu(&name), mempool.segment_room(), traits.min_segment);
         discard(&name, port, cleanup);
-        return Err(PortsError::SmallBuffers { name, room, wanted });
+        return Err(PortsError::SmallBuffers { name, path, room, wanted });
     }
     let (rx_queues, tx_queues) = match traits.queues(wanted.rx_queues, wanted.tx_queues, workers) {
         Ok(queues) => queues,
         Err(source) => {
             discard(&name, port, cleanup);
-            return Err(PortsError::Queues { name, source });
+            let path = wanted.path_of_queues(&name, &source);
+            return Err(PortsError::Queues { name, path, source });
         }
     };
     let mut config = start_config(&traits, &wanted, rx_queues, tx_queues);
@@ -373,7 +388,8 @@ fn start(opened: OpenedPort, order: OpenOrder) -> Result<Ready, PortsError> {
                     Ok(stopped) => discard(&name, stopped, cleanup),
                     Err((.., error)) => tracing::warn!(port = name, %error, "the port did not stop"),
                 }
-                return Err(PortsError::Open { name, source });
+                let path = wanted.path_of(&name, &source);
+                return Err(PortsError::Open { name, path, source });
             }
             if rx_queues > 1 && traits.is_nic && port.rss().applied.is_empty() {
                 tracing::warn!(port = name, rx_queues, "the device cannot spread packets over its queues");
@@ -382,7 +398,7 @@ fn start(opened: OpenedPort, order: OpenOrder) -> Result<Ready, PortsError> {
         }
         Err((port, source)) => {
             discard(&name, port, cleanup);
-            Err(PortsError::Ethdev { name, source })
+            Err(PortsError::Ethdev { name, path: of_port, source })
         }
     }
 }
@@ -403,7 +419,7 @@ fn proxy(port: &pmd::Port, order: &OpenOrder) -> Result<Option<PortId>, PortsErr
         tracing::warn!(port = order.name, words, "the port that takes the rules of this one is not there");
         return Ok(proxy);
     }
-    Err(PortsError::NoProxy { name: order.name.clone(), words })
+    Err(PortsError::NoProxy { name: order.name.clone(), path: order.path(), words })
 }
 
 /// What a port is started with.
@@ -412,7 +428,7 @@ fn start_config(traits: &Traits, wanted: &WantedPort, rx_queues: u16, tx_queues:
     // are told by what is inside: that spreads the tunnels of a VTEP whose source ports do not differ, and a flow whose source
     // port changes, as when it goes into the sender's NIC, stays where it is. A vNIC's flows are told by its own headers, and
     // a tunnel of the tenant's is one flow. Where the port cannot be told, source ports spread the tunnels.
-    let level = if wanted.uplink { RssLevel::Innermost } else { RssLevel::Outermost };
+    let level = if wanted.of == PortOf::Uplink { RssLevel::Innermost } else { RssLevel::Outermost };
     StartConfig {
         rx_queues,
         tx_queues,
@@ -433,8 +449,12 @@ fn discard(name: &str, port: pmd::Port, cleanup: Cleanup) {
 }
 
 fn close(port: Ready) -> Result<(), PortsError> {
-    let Ready { name, port, cleanup, rx, tx, .. } = port;
-    let stopped =
-        port.stop(rx, tx).map_err(|(.., source)| PortsError::Ethdev { name: name.clone(), source })?;
-    port::close(stopped, cleanup).map_err(|source| PortsError::Open { name, source })
+    let Ready { name, wanted, port, cleanup, rx, tx, .. } = port;
+    let path = wanted.of.port(&name);
+    match port.stop(rx, tx) {
+        Ok(stopped) => {
+            port::close(stopped, cleanup).map_err(|source| PortsError::Open { name, path, source })
+        }
+        Err((.., source)) => Err(PortsError::Ethdev { name, path, source }),
+    }
 }

@@ -118,12 +118,17 @@ impl PortChanges {
 
 impl Switch {
     /// Refuses a change that takes out a port while others stay whose rules it takes: it stops last.
-    pub(super) fn refuse_headless(&self, plan: &PortChanges) -> Result<(), SwitchError> {
+    pub(super) fn refuse_headless(
+        &self,
+        plan: &PortChanges,
+        have: &BTreeMap<String, WantedPort>,
+    ) -> Result<(), SwitchError> {
         let goes = |name: &String| plan.first.contains(name) || plan.last.contains(name);
         for name in plan.first.iter().chain(&plan.last) {
             if let Some(other) = self.ports.followers(name).into_iter().find(|other| !goes(other)) {
                 let by = format!("port {other}, whose rules it takes as the NIC's transfer proxy");
-                return Err(SwitchError::InUse { what: "port", name: name.clone(), by });
+                let path = have.get(name).map(|port| port.of.object(name)).unwrap_or_default();
+                return Err(SwitchError::InUse { what: "port", name: name.clone(), by, path });
             }
         }
         Ok(())

@@ -18,7 +18,7 @@ use self::leaving::Departing;
 use super::error::PortsError;
 use super::opening::{JobResult, OpenOrder, Opener, Ready};
 use super::queues::TxQueues;
-pub use super::wanted::{WantedPort, resized, wanted};
+pub use super::wanted::{PortOf, WantedPort, resized, wanted};
 use crate::port::{Cleanup, Presence, Traits};
 use crate::topology::{Ports, Topology};
 
@@ -379,8 +379,9 @@ impl PortTable {
             is_free && !topology.uses_port(port) && !self.is_taken(port)
         };
         let Some(slot) = (0..MAX_PORTS).find(free) else {
+            let path = ready.wanted.of.port(&ready.name);
             self.opener.close(ready);
-            return Err(PortsError::TooMany);
+            return Err(PortsError::TooMany { path });
         };
         let index = slot as PortIndex;
         let Ready { name, wanted, traits, port, presence, cleanup, rx, tx, proxy } = ready;

@@ -35,8 +35,8 @@ impl Switch {
         }
         let before = self.later.change();
         if let Err(source) = saver.append(before.as_ref(), &change) {
-            let path = saver.path().display().to_string();
-            return Err(SwitchError::NotSaved(Box::new(SwitchError::File { path, source })));
+            let file = saver.path().display().to_string();
+            return Err(SwitchError::NotSaved(Box::new(SwitchError::File { file, source })));
         }
         self.later.clear();
         self.saved_owners = self.owners.clone();
@@ -110,8 +110,8 @@ impl Switch {
         let text = self.config().to_toml().map(|text| with_file(text, self.file.as_deref(), &self.owners));
         let Some(saver) = &mut self.saved else { return Ok(()) };
         let saved = text.map_err(SwitchError::from).and_then(|text| {
-            let path = saver.path().display().to_string();
-            saver.write(&text).map_err(|source| SwitchError::File { path, source })
+            let file = saver.path().display().to_string();
+            saver.write(&text).map_err(|source| SwitchError::File { file, source })
         });
         match saved {
             Ok(()) => {

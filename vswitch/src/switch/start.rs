@@ -83,7 +83,7 @@ fn pci_access(config: &Config) -> pmd::PciAccess {
 /// [`SwitchError::NoPciBus`].
 pub(super) fn refuse_pci(want: &BTreeMap<String, WantedPort>, uses_pci: bool) -> Result<(), SwitchError> {
     match want.iter().find(|(_, port)| !uses_pci && port.spec.is_on_pci()) {
-        Some((name, _)) => Err(SwitchError::NoPciBus(name.clone())),
+        Some((name, port)) => Err(SwitchError::NoPciBus { name: name.clone(), path: port.of.port(name) }),
         None => Ok(()),
     }
 }
@@ -100,7 +100,10 @@ pub(super) fn mempool(
     let need = BufferNeed::of_config(config);
     let mbufs = need.pool(config, huge_pages);
     match need.shortage(mbufs.into(), config, huge_pages) {
-        Some(Shortage { is_fatal: true, text }) => return Err(SwitchError::Memory(text)),
+        Some(Shortage { is_fatal: true, text }) => {
+            let path = if config.eal.mbufs.is_some() { "eal.mbufs" } else { "eal.memory" };
+            return Err(SwitchError::Memory { path: path.into(), text });
+        }
         Some(Shortage { text, .. }) => tracing::warn!("{text}"),
         None => {}
     }

@@ -4,7 +4,7 @@
 //! One that cannot be is left out and told; the others are not its hostages. A VTEP for which the VLT has no slot is known all the same, and
 //! has one as soon as there is: with the next change of its network, or when [`Topology::place_left_out`] is called.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use wire::Vni;
@@ -43,7 +43,7 @@ impl Topology {
         gone: &[(Vni, IpAddr)],
         refused: &mut BTreeMap<usize, TopologyError>,
     ) -> Result<BTreeSet<u32>, TopologyError> {
-        let mut vteps: HashMap<IpAddr, Result<(), TopologyError>> = HashMap::new();
+        let mut vteps: HashSet<IpAddr> = HashSet::new();
         let mut flooding = BTreeSet::new();
         for &(vni, vip) in gone {
             let Some(vpc) = self.draft.next.vnis.get(u128::from(vni.get())) else { continue };
@@ -53,8 +53,12 @@ impl Topology {
             }
         }
         for (at, location) in come.iter().enumerate() {
-            let vtep = vteps.entry(location.vtep).or_insert_with(|| self.check_vtep(location.vtep));
-            let checked = vtep.clone().and_then(|()| Ok(validate::location(config, location)?));
+            let is_known = vteps.contains(&location.vtep);
+            let checked = if is_known { Ok(()) } else { self.check_location(location) };
+            if !is_known && checked.is_ok() {
+                vteps.insert(location.vtep);
+            }
+            let checked = checked.and_then(|()| Ok(validate::location(config, location)?));
             let placed = checked.and_then(|()| {
                 let vpc = self.vpc_of(location)?;
                 self.refuse_local(vpc, location)?;
@@ -67,7 +71,7 @@ impl Topology {
                 Ok(Some(vpc)) => {
                     flooding.insert(vpc);
                     if self.floods(vpc) {
-                        self.vtep_slot(vpc, location.vtep)?;
+                        self.vtep_slot(vpc, location.vtep, String::new)?;
                     }
                 }
                 Ok(None) => {}
@@ -133,9 +137,10 @@ impl Topology {
     /// one.
     pub(super) fn place_members(&mut self, vpc: u32, vni: Vni) -> Vec<IpAddr> {
         let followed = self.draft.followed.get(&vni).into_iter().flatten().copied();
-        let reached: Vec<IpAddr> = followed.filter(|&vtep| self.check_vtep(vtep).is_ok()).collect();
+        let reached: Vec<IpAddr> =
+            followed.filter(|&vtep| self.check_vtep(vtep, String::new).is_ok()).collect();
         let (placed, left): (Vec<_>, Vec<_>) =
-            reached.into_iter().partition(|&vtep| self.vtep_slot(vpc, vtep).is_ok());
+            reached.into_iter().partition(|&vtep| self.vtep_slot(vpc, vtep, String::new).is_ok());
         match left.is_empty() {
             true => drop(self.draft.unplaced.remove(&vpc)),
             false => drop(self.draft.unplaced.insert(vpc, left.into_iter().collect())),

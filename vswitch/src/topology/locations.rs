@@ -13,7 +13,8 @@ use wire::{MacAddr, Vni};
 
 use super::slots::{LOWEST, Remote};
 use super::{Topology, TopologyError};
-use crate::config::{Config, LocationConfig, Relocation, validate};
+use crate::config::objects::location_id;
+use crate::config::{Config, LocationConfig, Relocation, path, validate};
 use crate::topology::underlay::Neighbours;
 
 impl Topology {
@@ -24,7 +25,7 @@ impl Topology {
         for location in &config.locations {
             // Also of those that stay: the uplinks may be others now.
             if checked.insert(location.vtep) {
-                self.check_vtep(location.vtep)?;
+                self.check_location(location)?;
             }
             wanted.insert((self.vpc_of(location)?, location.vip), location);
         }
@@ -56,7 +57,7 @@ impl Topology {
     /// Adds locations, or moves them, and leaves the others alone.
     fn bring_locations(&mut self, locations: &[LocationConfig]) -> Result<(), TopologyError> {
         for location in locations {
-            self.check_vtep(location.vtep)?;
+            self.check_location(location)?;
             let vpc = self.vpc_of(location)?;
             self.unlearn(vpc, location.vip);
             self.put_location(location)?;
@@ -76,7 +77,7 @@ impl Topology {
         neighbours: &Neighbours,
     ) -> Result<(), TopologyError> {
         validate::location(config, location)?;
-        self.check_vtep(location.vtep)?;
+        self.check_location(location)?;
         let vpc = self.vpc_of(location)?;
         // What it may need is looked for first, so that nothing is half done when the table is full.
         self.refuse_crowded(vpc, location)?;
@@ -133,13 +134,14 @@ impl Topology {
     /// Refuses a location for which the table has no room: a slot of its own where its address is new, and one for its VTEP where the network
     /// floods and does not do so to that yet.
     pub(super) fn refuse_crowded(&self, vpc: u32, location: &LocationConfig) -> Result<(), TopologyError> {
-        if self.refuse_full(2).is_ok() {
+        if self.refuse_full(2, String::new).is_ok() {
             return Ok(());
         }
         let learned = self.learner(vpc, location.vip).is_some()
             || self.draft.next.floats_at(vpc, location.vip).is_some();
         let known = !learned && self.draft.next.locations.contains_key(&(vpc, Destination::Ip(location.vip)));
-        self.refuse_full(usize::from(!known) + usize::from(self.needs_list_slot(vpc, location.vtep)))
+        let slots = usize::from(!known) + usize::from(self.needs_list_slot(vpc, location.vtep));
+        self.refuse_full(slots, || path_of(location))
     }
 
     /// True for a VTEP that its network is to flood to once something is behind it, and that has no slot for that.
@@ -151,10 +153,14 @@ impl Topology {
         self.draft.next.vpc(vpc).is_some_and(|vpc| vpc.flood)
     }
 
-    /// Refuses what needs more slots than are free.
-    pub(super) fn refuse_full(&self, slots: usize) -> Result<(), TopologyError> {
-        let (used, capacity) = self.vlt_usage();
-        if used + slots > capacity { Err(TopologyError::VltFull(capacity)) } else { Ok(()) }
+    /// Refuses what needs more slots than are free; `path` says for what.
+    pub(super) fn refuse_full(
+        &self,
+        slots: usize,
+        path: impl FnOnce() -> String,
+    ) -> Result<(), TopologyError> {
+        let (used, entries) = self.vlt_usage();
+        if used + slots > entries { Err(TopologyError::VltFull { entries, path: path() }) } else { Ok(()) }
     }
 
     pub(super) fn vpc_of(&self, location: &LocationConfig) -> Result<u32, TopologyError> {
@@ -172,7 +178,7 @@ impl Topology {
         let existing = self.draft.next.locations.get(&key).copied();
         let slot = match existing {
             Some(found) => found.slot,
-            None => self.allocate(Place::Empty)?,
+            None => self.allocate(Place::Empty, || path_of(location))?,
         };
         let vteps_changed = self.place_behind(slot.slot, Remote::new(vpc, location.vtep, true));
         let groups = self.group_set(&location.groups, false);
@@ -248,14 +254,31 @@ impl Topology {
         }
     }
 
-    pub(super) fn check_vtep(&self, vtep: IpAddr) -> Result<(), TopologyError> {
+    /// Refuses a location behind what is no VTEP of another host, or one that no uplink leads to.
+    pub(super) fn check_location(&self, location: &LocationConfig) -> Result<(), TopologyError> {
+        self.check_vtep(location.vtep, || format!("{}.vtep", path_of(location)))
+    }
+
+    /// The same of what is at this path.
+    pub(super) fn check_vtep(
+        &self,
+        vtep: IpAddr,
+        path: impl FnOnce() -> String,
+    ) -> Result<(), TopologyError> {
         if vtep.is_multicast() || vtep.is_unspecified() || vtep.is_loopback() {
-            return Err(TopologyError::NotUnicast(vtep));
+            return Err(TopologyError::NotUnicast { vtep, path: path() });
         }
         if self.draft.uplinks.iter().any(|(_, uplink)| uplink.addresses.iter().any(|net| net.addr() == vtep))
         {
-            return Err(TopologyError::OwnVtep(vtep));
+            return Err(TopologyError::OwnVtep { vtep, path: path() });
         }
-        self.paths(vtep).map(|_| ()).ok_or(TopologyError::NoRoute(vtep))
+        match self.paths(vtep) {
+            Some(_) => Ok(()),
+            None => Err(TopologyError::NoRoute { vtep, path: path() }),
+        }
     }
+}
+
+fn path_of(location: &LocationConfig) -> String {
+    path::of("location", &location_id(location))
 }

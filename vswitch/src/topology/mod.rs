@@ -52,7 +52,7 @@ pub use error::TopologyError;
 pub use ports::Ports;
 use security::SecurityDraft;
 use slots::{Behind, Remote};
-pub use uplinks::{punt_mtu, punt_name};
+pub use uplinks::{punt_mtu, punt_name, punting_uplink};
 pub use vpcs::{flood_notes, peering_notes, route_notes};
 pub use yielding::give_way;
 

@@ -46,9 +46,15 @@ pub(super) struct Behind {
 }
 
 impl Topology {
-    pub(super) fn allocate(&mut self, place: Place) -> Result<SlotRef, TopologyError> {
-        let full = TopologyError::VltFull(self.writer.table().capacity());
-        let slot = self.writer.allocate(place).ok_or(full)?;
+    /// A slot; `path` says for what, should there be none.
+    pub(super) fn allocate(
+        &mut self,
+        place: Place,
+        path: impl FnOnce() -> String,
+    ) -> Result<SlotRef, TopologyError> {
+        let entries = self.writer.table().capacity();
+        let full = || TopologyError::VltFull { entries, path: path() };
+        let slot = self.writer.allocate(place).ok_or_else(full)?;
         self.fresh.push(slot.slot);
         Ok(slot)
     }

@@ -74,16 +74,16 @@ impl Topology {
 
     /// True when the VTEPs behind which its network has something may be others now. Changes nothing when it fails.
     fn put_station(&mut self, vpc: u32, mac: MacAddr, vtep: IpAddr) -> Result<bool, TopologyError> {
-        self.check_vtep(vtep)?;
+        self.check_vtep(vtep, String::new)?;
         let known = self.draft.stations.get(&(vpc, mac)).copied();
         let listed = self.needs_list_slot(vpc, vtep);
-        self.refuse_full(usize::from(known.is_none()) + usize::from(listed))?;
+        self.refuse_full(usize::from(known.is_none()) + usize::from(listed), String::new)?;
         if listed {
-            self.vtep_slot(vpc, vtep)?;
+            self.vtep_slot(vpc, vtep, String::new)?;
         }
         let slot = match known {
             Some(known) => known.slot,
-            None => self.allocate(Place::Empty)?,
+            None => self.allocate(Place::Empty, String::new)?,
         };
         let changed = self.place_behind(slot.slot, Remote::new(vpc, vtep, true));
         self.draft.stations.insert((vpc, mac), Station { slot, vtep });

@@ -19,6 +19,9 @@ use super::{Ports, Topology, free_index, has, put};
 use crate::config::{Config, UplinkConfig};
 use crate::topology::underlay::{Hearing, NeighbourState, Neighbours};
 
+/// What the name of a punt port has behind that of its uplink.
+const PUNT: &str = ":punt";
+
 impl Topology {
     pub(super) fn rebuild_uplinks(&mut self, config: &Config, ports: &dyn Ports, neighbours: &Neighbours) {
         let wanted: HashSet<&str> = config.uplinks.iter().map(|uplink| uplink.name.as_str()).collect();
@@ -261,7 +264,12 @@ pub(super) fn is_configured(uplinks: &[(u16, UplinkConfig)], uplink: u16, addres
 
 /// Name of the port that takes an uplink's non-VTEP traffic.
 pub fn punt_name(uplink: &str) -> String {
-    format!("{uplink}:punt")
+    format!("{uplink}{PUNT}")
+}
+
+/// The uplink of a punt port.
+pub fn punting_uplink(port: &str) -> &str {
+    port.strip_suffix(PUNT).unwrap_or(port)
 }
 
 /// Largest IP packet of an uplink's punt port, which is a tap.

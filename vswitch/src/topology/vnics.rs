@@ -12,7 +12,7 @@ use worker::MAX_VNICS;
 
 use super::link_local::ConfiguredLinkLocals;
 use super::{Ports, Topology, TopologyError, floating, has, put};
-use crate::config::{Config, Difference, GuardConfig, VnicConfig, VnicPort};
+use crate::config::{Config, Difference, GuardConfig, VnicConfig, VnicPort, path};
 
 /// What the vNICs of one change share.
 struct NewVnics {
@@ -71,14 +71,14 @@ impl Topology {
 
     /// The lowest index, from one on, that no vNIC of the draft has, that is not held, and that no worker knows as
     /// somebody's.
-    fn free_vnic_index(&self, from: u32) -> Result<u32, TopologyError> {
+    fn free_vnic_index(&self, from: u32) -> Option<u32> {
         let is_free = |index: usize| {
             !has(&self.draft.next.vnics, index)
                 && !self.draft.held.contains(&(index as u32))
                 && !self.in_use().any(|snapshot| has(&snapshot.vnics, index))
         };
         let free = (from as usize..MAX_VNICS).find(|&index| is_free(index));
-        free.map(|index| index as u32).ok_or(TopologyError::TooManyVnics)
+        free.map(|index| index as u32)
     }
 
     /// Enters a vNIC of the config, or what is new of it. Its index.
@@ -92,7 +92,9 @@ impl Topology {
         let index = match self.draft.vnic_index.get(vnic.name.as_str()) {
             Some(&index) => index,
             None => {
-                let index = self.free_vnic_index(new.lowest)?;
+                let free = self.free_vnic_index(new.lowest);
+                let index =
+                    free.ok_or_else(|| TopologyError::TooManyVnics { path: path::of("vnic", &vnic.name) })?;
                 new.lowest = index + 1;
                 put(&mut self.draft.next.vnics, index, None);
                 self.draft.vnic_index.insert(vnic.name.to_string(), index);
@@ -158,7 +160,7 @@ impl Topology {
         let place = Place::Local { vnic: vnic.index };
         let slot = match self.draft.vnic_slots.get(&vnic.index) {
             Some(&slot) if keep_slot => slot,
-            _ => self.allocate(place)?,
+            _ => self.allocate(place, || path::of("vnic", &vnic.name))?,
         };
         self.draft.vnic_slots.insert(vnic.index, slot);
         let location = Location { slot, mac: vnic.mac, groups: vnic.group_set };

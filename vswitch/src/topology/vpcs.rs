@@ -13,9 +13,10 @@ use wire::MacAddr;
 
 use super::slots::{LOWEST, Remote};
 use super::{Topology, TopologyError, free_index, has, put};
+use crate::config::objects::route_id;
 use crate::config::{
     Config, GatewayConfig, GuardConfig, InnerVlan, Name, RouteTargetConfig, SubnetConfig, VnicConfig,
-    VpcConfig,
+    VpcConfig, VpcRoute, path,
 };
 
 /// For each VPC that floods to more places than a burst may make copies: that nothing of it is flooded, and what to set.
@@ -211,11 +212,13 @@ impl Topology {
                 RouteTargetConfig::Gateways(gateways) => {
                     used.extend(gateways.iter().map(|gateway| gateway.vtep));
                     let gateways = gateways.iter().map(|&GatewayConfig { vtep, mac }| {
-                        Ok(Gateway { vtep, slot: self.vtep_slot(index, vtep)?, mac })
+                        Ok(Gateway { vtep, slot: self.vtep_slot(index, vtep, || path_of(vpc, route))?, mac })
                     });
                     RouteTarget::Gateways(gateways.collect::<Result<_, TopologyError>>()?)
                 }
-                RouteTargetConfig::Vnic { vnic } => RouteTarget::Station(self.station_of(vnic)?),
+                RouteTargetConfig::Vnic { vnic } => {
+                    RouteTarget::Station(self.station_of(vnic, || format!("{}.vnic", path_of(vpc, route)))?)
+                }
                 RouteTargetConfig::Station { mac } => RouteTarget::Station(*mac),
                 RouteTargetConfig::Blackhole => RouteTarget::Blackhole,
             };
@@ -228,7 +231,8 @@ impl Topology {
             vteps.extend(self.vteps_of(index));
         }
         for &vtep in &vteps {
-            self.vtep_slot(index, vtep)?;
+            let field = if vpc.vteps.contains(&vtep) { "vteps" } else { "flood" };
+            self.vtep_slot(index, vtep, || format!("{}.{field}", path::of("vpc", &vpc.name)))?;
         }
         vteps.extend(self.place_members(index, vpc.vni));
         used.extend(&vteps);
@@ -257,10 +261,12 @@ impl Topology {
     }
 
     /// The MAC address of a vNIC by its name.
-    fn station_of(&self, vnic: &Name) -> Result<MacAddr, TopologyError> {
+    fn station_of(&self, vnic: &Name, path: impl FnOnce() -> String) -> Result<MacAddr, TopologyError> {
         let index = self.draft.vnic_index.get(vnic.as_str());
         let known = index.and_then(|&index| self.draft.next.vnic(index));
-        known.map(|known| known.mac).ok_or_else(|| TopologyError::UnknownVnic(vnic.to_string()))
+        known
+            .map(|known| known.mac)
+            .ok_or_else(|| TopologyError::UnknownVnic { vnic: vnic.to_string(), path: path() })
     }
 
     /// Gives up the slots of a VPC's VTEPs that are needed no more.
@@ -274,15 +280,24 @@ impl Topology {
         }
     }
 
-    pub(super) fn vtep_slot(&mut self, vpc: u32, vtep: IpAddr) -> Result<SlotRef, TopologyError> {
+    pub(super) fn vtep_slot(
+        &mut self,
+        vpc: u32,
+        vtep: IpAddr,
+        path: impl FnOnce() -> String,
+    ) -> Result<SlotRef, TopologyError> {
         if let Some(&slot) = self.draft.vtep_slots.get(&(vpc, vtep)) {
             return Ok(slot);
         }
-        let slot = self.allocate(Place::Empty)?;
+        let slot = self.allocate(Place::Empty, path)?;
         self.place_behind(slot.slot, Remote::new(vpc, vtep, false));
         self.draft.vtep_slots.insert((vpc, vtep), slot);
         Ok(slot)
     }
+}
+
+fn path_of(vpc: &VpcConfig, route: &VpcRoute) -> String {
+    path::of("route", &route_id(vpc, route))
 }
 
 /// What the virtual router offers in a subnet.

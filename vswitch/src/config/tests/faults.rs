@@ -16,12 +16,17 @@ const REMEDIES: &[&str] = &[
 /// Words that may come before them.
 const BEFORE: &[&str] = &["and ", "else ", "or ", "so ", "then "];
 
-/// True where a part of a sentence begins with what to do.
 fn has_remedy(message: &str) -> bool {
+    tells(message, &[])
+}
+
+/// True where a part of a sentence begins with what to do, by words of a config or by one of these.
+pub(crate) fn tells(message: &str, more: &[&str]) -> bool {
     message.split([';', ':', ',', '(']).any(|part| {
         let part = part.trim();
         let part = BEFORE.iter().find_map(|before| part.strip_prefix(before)).unwrap_or(part).trim();
-        REMEDIES.contains(&part.split(' ').next().unwrap_or_default())
+        let first = part.split(' ').next().unwrap_or_default();
+        REMEDIES.contains(&first) || more.contains(&first)
     })
 }
 

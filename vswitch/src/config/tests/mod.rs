@@ -5,7 +5,7 @@ mod bad_networks;
 mod bfd;
 mod difference;
 pub(crate) mod example;
-mod faults;
+pub(crate) mod faults;
 mod offload;
 mod qos;
 pub(crate) mod round_trip;

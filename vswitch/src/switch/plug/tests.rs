@@ -216,7 +216,10 @@ fn a_first_port_on_the_pci_bus_is_refused_while_the_switch_runs() {
             config.ports.extend(ports);
             Ok(())
         });
-        assert!(matches!(&result, Err(SwitchError::NoPciBus(name)) if name == "nic"), "{result:?}");
+        assert!(
+            matches!(&result, Err(SwitchError::NoPciBus { name, path }) if name == "nic" && path == "port[name=nic].port"),
+            "{result:?}"
+        );
         assert!(switch.config == before && switch.ports.absent().next().is_none());
     }
     switch.stop();

@@ -27,10 +27,10 @@ impl PortTable {
         let mut failed = None;
         for port in self.slots.iter_mut().flatten() {
             let Some(new) = wanted.get(&port.name) else { continue };
-            match port.raise_mtu(new.mtu, room) {
+            match port.raise_mtu(new, room) {
                 Ok(true) => {}
                 // What was refused is told when MTUs settle.
-                _ if new.trunk => {}
+                _ if new.of.is_trunk() => {}
                 Ok(false) => drop(wanted.remove(&port.name)),
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -39,7 +39,7 @@ impl PortTable {
             self.restore_mtus(&wanted);
             return Err(error);
         }
-        wanted.retain(|name, new| new.trunk || !self.absent.contains_key(name));
+        wanted.retain(|name, new| new.of.is_trunk() || !self.absent.contains_key(name));
         Ok(wanted)
     }
 
@@ -67,16 +67,17 @@ impl PortTable {
 
 impl Attached {
     /// Raises the MTU, if it is to be larger; `false` if that takes a port made anew.
-    fn raise_mtu(&mut self, wanted: Option<u16>, room: usize) -> Result<bool, PortsError> {
-        let Some(mtu) = wanted.filter(|mtu| self.wanted.mtu.is_none_or(|old| *mtu > old)) else {
+    fn raise_mtu(&mut self, new: &WantedPort, room: usize) -> Result<bool, PortsError> {
+        let Some(mtu) = new.mtu.filter(|mtu| self.wanted.mtu.is_none_or(|old| *mtu > old)) else {
             return Ok(true);
         };
         if mtu > self.traits.max_running_mtu || self.fault().is_some() {
             let wanted = min_segment(&self.wanted.spec, mtu);
-            return match usize::from(wanted) > room {
-                true => Err(PortsError::SmallBuffers { name: self.name.clone(), room, wanted }),
-                false => Ok(false),
-            };
+            if usize::from(wanted) <= room {
+                return Ok(false);
+            }
+            let (name, path) = (self.name.clone(), new.of.mtu(&self.name));
+            return Err(PortsError::SmallBuffers { name, path, room, wanted });
         }
         match self.set_mtu(mtu) {
             Ok(()) => Ok(true),
@@ -85,7 +86,10 @@ impl Attached {
                 tracing::info!(port = self.name, error = %source, "the port is made anew for its MTU");
                 Ok(false)
             }
-            Err(source) => Err(PortsError::Open { name: self.name.clone(), source }),
+            Err(source) => {
+                let path = new.of.mtu(&self.name);
+                Err(PortsError::Open { name: self.name.clone(), path, source })
+            }
         }
     }
 

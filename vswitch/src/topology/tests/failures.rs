@@ -23,14 +23,23 @@ fn a_change_that_fails_changes_nothing() {
         let more: Vec<String> = (3..3 + count).map(|host| location(1, b'a', host, host, 5)).collect();
         config(&[vec![vpc("a", 1, "flood = true"), vpc("c", 3, ""), vnic("vc", "c", 1)], more].concat())
     };
+    fn at(vip: &str) -> String {
+        format!("location[vni=1,vip={vip}].vtep")
+    }
     type Check = fn(&TopologyError) -> bool;
     let cases: [(Config, Check); 6] = [
-        (unreachable, |error| matches!(error, TopologyError::NoRoute(_))),
-        (own, |error| matches!(error, TopologyError::OwnVtep(_))),
-        (multicast, |error| matches!(error, TopologyError::NotUnicast(_))),
+        (
+            unreachable,
+            |error| matches!(error, TopologyError::NoRoute { path, .. } if *path == at("10.97.0.3")),
+        ),
+        (own, |error| matches!(error, TopologyError::OwnVtep { path, .. } if *path == at("10.97.0.3"))),
+        (
+            multicast,
+            |error| matches!(error, TopologyError::NotUnicast { path, .. } if *path == at("10.97.0.3")),
+        ),
         (unknown, |error| matches!(error, TopologyError::UnknownVni { .. })),
         (local, |error| matches!(error, TopologyError::LocalVip { .. })),
-        (other(4), |error| matches!(error, TopologyError::VltFull(5))),
+        (other(4), |error| matches!(error, TopologyError::VltFull { entries: 5, path } if !path.is_empty())),
     ];
     for (config, right) in cases {
         let error = lab.try_set(&config).unwrap_err();
@@ -47,7 +56,8 @@ fn a_change_that_fails_changes_nothing() {
     let (before, used) = (lab.decisions(), lab.used());
     let more = with(&[location(1, b'a', 3, 3, 4)]).locations.remove(2);
     let error = lab.topology.set_location(&flood, &more, &lab.neighbours).unwrap_err();
-    assert_eq!(error, TopologyError::VltFull(6));
+    let path = "location[vni=1,vip=10.97.0.3]".to_owned();
+    assert_eq!(error, TopologyError::VltFull { entries: 6, path });
     lab.topology.commit();
     assert_eq!((lab.decisions(), lab.used()), (before, used));
     assert_eq!(lab.topology.locations().count(), 2);
