@@ -101,3 +101,83 @@ fn api_faults_of_several_objects_name_the_field_and_what_to_do() {
     assert!(refused.contains("bad.toml:") && refused.contains("choose another"), "{refused}");
     daemon.end();
 }
+
+/// What a config may be, and this switch cannot do now: validation has nothing against it.
+#[test]
+fn api_faults_that_the_switch_finds_name_the_field_and_what_to_do() {
+    let host = Netns::new("host");
+    let daemon = Daemon::start(&host, NETWORKS);
+    let mut api = Api::connect(daemon.socket());
+    host.ip("link add h0 type veth peer name h1");
+    ["h0", "h1"].iter().for_each(|end| drop(host.ip(&format!("link set {end} up"))));
+    let on = |iface: &str, name, number| {
+        let veth = port_spec::Veth { iface: iface.into(), ..Default::default() };
+        Spec::Vnic(api::vnic(name, "red", number, port_spec::Kind::Veth(veth)))
+    };
+    create_and_wait(&mut api, on("h0", "vm1", 1)).unwrap();
+    api.create(api::vpc("blue", 200)).unwrap();
+    api.create(api::subnet("blue", "10.0.0.0/24")).unwrap();
+    create_and_wait(&mut api, Spec::Vnic(Vnic { vpc: "blue".into(), ..vnic("vm3", 3) })).unwrap();
+    // Under another name it is the same interface, which the config alone does not tell.
+    for words in ["h0 down", "h0 name x0", "x0 up"] {
+        host.ip(&format!("link set {words}"));
+    }
+    let (config, ports) = (daemon.ctl("show config"), daemon.ctl("port list"));
+    let port = |name: &str, kind, rx_queues| {
+        let port = Some(PortSpec { kind: Some(kind) });
+        Spec::Port(Port { name: name.into(), port, rx_queues, ..Default::default() })
+    };
+    let raw = port_spec::Raw { vdev: "net_null7".into(), ..Default::default() };
+    let nic = port_spec::Pci { address: "0000:01:00.0".into(), ..Default::default() };
+    let mut share = vnic("vm2", 2);
+    share.qp_quota = Some("5% of nosuch_0".into());
+    let mut far = api::location(100, 9);
+    if let Spec::Location(far) = &mut far {
+        far.vtep = "192.0.2.1".into();
+    }
+    let cases = [
+        (on("x0", "vm2", 2), Code::FailedPrecondition, "vnic[name=vm2].port.iface", "detach vm1 first"),
+        (on("nosuch0", "vm2", 2), Code::FailedPrecondition, "vnic[name=vm2].port.iface", "`ip link` lists"),
+        (
+            port("greedy", port_spec::Kind::Raw(raw), Some(64)),
+            Code::ResourceExhausted,
+            "port[name=greedy].port",
+            "give ports fewer queues",
+        ),
+        (
+            port("nic", port_spec::Kind::Pci(nic), None),
+            Code::FailedPrecondition,
+            "port[name=nic].port",
+            "restart",
+        ),
+        (Spec::Vnic(share), Code::FailedPrecondition, "vnic[name=vm2].qp_quota", "write a number"),
+        (far, Code::FailedPrecondition, "location[vni=100,vip=10.0.0.9].vtep", "add a gateway"),
+    ];
+    for (spec, code, field, remedy) in cases {
+        assert_refused(&create_and_wait(&mut api, spec).unwrap_err(), code, field, remedy);
+    }
+    let table = Spec::Nft(Nft { entries: Some(32_768), ..Default::default() });
+    let refused = api.update(table, &["entries"]).unwrap_err();
+    assert_refused(&refused, Code::FailedPrecondition, "nft.entries", "restart it");
+    let refused = api.delete(Kind::Vpc, "blue").unwrap_err();
+    assert_refused(&refused, Code::FailedPrecondition, "key", "remove that first");
+    // Nothing of what was refused stays, and a console is told the same in its own words.
+    assert_eq!((daemon.ctl("show config"), daemon.ctl("port list")), (config, ports));
+    let said = daemon.try_ctl("port attach nic pci address=0000:01:00.0").unwrap_err();
+    assert!(said.contains("port nic is on the PCI bus") && !said.contains("port[name"), "{said}");
+    daemon.end();
+}
+
+fn create_and_wait(api: &mut Api, spec: Spec) -> Result<Entry, tonic::Status> {
+    let request = CreateRequest { object: Some(api::object(spec)), wait: true, ..Default::default() };
+    Ok(api.runtime.block_on(api.objects.create(request))?.into_inner())
+}
+
+#[track_caller]
+fn assert_refused(status: &tonic::Status, code: Code, field: &str, remedy: &str) {
+    assert_eq!(status.code(), code, "{status:?}");
+    let told = problems(status);
+    let [(_, about, message)] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(about, field, "{message}");
+    assert!(message.contains(remedy), "{field}: {remedy:?} is not in: {message}");
+}

@@ -219,7 +219,8 @@ fn repair_control_tells_who_waits_what_became_of_the_port() {
     let packet = port_spec::AfPacket { iface: "nosuch0".into(), ..Default::default() };
     let bad = Spec::Vnic(api::vnic("bad", "red", 9, port_spec::Kind::AfPacket(packet)));
     let refused = create_and_wait(&mut api, bad.clone()).unwrap_err();
-    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
+    assert_eq!(problems(&refused)[0].1, "vnic[name=bad].port.iface");
     assert!(problems(&refused)[0].2.contains("nosuch0"), "{refused:?}");
     assert_eq!((daemon.ctl("show config"), daemon.ctl("port list")), before);
     // One that can is up when the answer comes.
