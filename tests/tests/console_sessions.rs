@@ -204,6 +204,32 @@ fn console_a_switch_whose_log_goes_nowhere_runs_on() {
     assert!(status.success(), "it ended with {status}");
 }
 
+/// Whoever was to read it hangs.
+#[test]
+fn console_a_switch_whose_log_nobody_reads_runs_on() {
+    let (host, folder) = (Netns::new("host"), Workdir::new("log"));
+    let mut daemon = Daemon::start(&host, "");
+    let fifo = folder.path().join("fifo").display().to_string();
+    process::run(&["mkfifo", &fifo]);
+    // It is opened for writing, too, so that neither end waits for the other.
+    let mut log = std::fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+    nix::fcntl::fcntl(&log, nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+    start_by_a_shell(&mut daemon, &host, |run| format!("exec env RUST_LOG=trace {run} 2>{fifo}"));
+    for vni in 100..150 {
+        daemon.ctl(&format!("vpc add red{vni} vni {vni}"));
+    }
+    daemon.rewrite_config("[[vpc]]\nname = \"blue\"\nvni = 200\n");
+    daemon.process().signal("HUP");
+    wait_for("the reload", Duration::from_secs(10), || daemon.ctl("show vpc").contains("blue").then_some(()));
+    // The pipe has been full for long.
+    let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
+    nix::fcntl::fcntl(&log, flags).unwrap();
+    assert_eq!(log.write(&[b'-'; 4096]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    daemon.process().signal("TERM");
+    let status = daemon.process().wait(Duration::from_secs(10));
+    assert!(status.success(), "it ended with {status}");
+}
+
 #[test]
 fn console_ctrl_c_at_the_console_of_a_switch_does_not_end_it_before_the_console_was_left() {
     let (mut scene, folder) = (Scene::start(Family::V4, "", ""), Workdir::new("keys"));

@@ -2,11 +2,12 @@
 // They panic where nobody takes what is printed.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 use vswitch::commands;
 use vswitch::config::process::ApiConfig;
@@ -14,6 +15,7 @@ use vswitch::console::lexer;
 use vswitch::console::repl::{self, Ending};
 use vswitch::console::table::printable;
 use vswitch::daemon;
+use vswitch::log;
 use vswitch::nic_check::probe::{PATIENCE, Probe, Program, own};
 use vswitch::nic_check::{self, Device, HostView};
 use vswitch::switch::pool_size::Shortage;
@@ -117,23 +119,21 @@ enum NicVerb {
 const PIPE_CLOSED: u8 = 128 + 13;
 /// The status of a check of a NIC that could not be looked at.
 const NOT_LOOKED_AT: u8 = 2;
+const NO_LOG: &str = "cannot start the thread that writes the log";
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match run(cli.command) {
-        Ok(code) => code,
-        Err(error) => {
-            if error
-                .downcast_ref::<std::io::Error>()
-                .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
-            {
-                // Whoever read the answer has had enough of it: as the signal would have ended this.
-                return ExitCode::from(PIPE_CLOSED);
-            }
-            let _ = writeln!(std::io::stderr(), "vswitch: {}", printable(&told(&error)));
-            ExitCode::FAILURE
+    let code = run(cli.command).unwrap_or_else(|error| {
+        let kind = error.downcast_ref().map(std::io::Error::kind);
+        if kind == Some(ErrorKind::BrokenPipe) {
+            // Whoever read the answer has had enough of it: as the signal would have ended this.
+            return ExitCode::from(PIPE_CLOSED);
         }
-    }
+        log::say(&format!("vswitch: {}", printable(&told(&error))));
+        ExitCode::FAILURE
+    });
+    log::finish();
+    code
 }
 
 /// An error with its causes, each said once: many errors quote their cause already.
@@ -148,14 +148,14 @@ fn told(error: &anyhow::Error) -> String {
 fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
         Verb::Run { config, interactive } => {
-            log();
+            log::start().context(NO_LOG)?;
             let parsed = config.as_deref().map(daemon::read_config).transpose()?.unwrap_or_default();
             let options = daemon::DaemonOptions { config: parsed, file: config, interactive, upgrade: false };
             daemon::run(options)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Upgrade { config } => {
-            log();
+            log::start().context(NO_LOG)?;
             let parsed = daemon::read_config(&config)?;
             let options = daemon::DaemonOptions {
                 config: parsed,
@@ -211,7 +211,7 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         }
         Verb::Ctl { socket, json, command } => ctl(&socket, json, &lexer::joined(&command)),
         Verb::Nic { verb: NicVerb::Ask { device, config } } => {
-            log();
+            log::start().context(NO_LOG)?;
             let config = config.as_deref().map(daemon::read_config).transpose()?;
             own::run(&Device::parse(&device)?, config.as_ref(), &mut std::io::stdout())?;
             Ok(ExitCode::SUCCESS)
@@ -271,18 +271,4 @@ fn ctl(socket: &std::path::Path, json: bool, line: &str) -> anyhow::Result<ExitC
     out.write_all(text.as_bytes())?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Logs go to standard error, which the service manager keeps; RUST_LOG chooses what.
-fn log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        // What cannot be written is lost; a word about that would go the same way, and `eprintln` panics.
-        .log_internal_errors(false)
-        .init();
 }

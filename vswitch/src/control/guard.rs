@@ -23,7 +23,7 @@ pub struct Fault {
 /// Does `work`, whatever becomes of it.
 ///
 /// # Errors
-/// [`Fault`] when it panicked; the standard hook has written the place to standard error already.
+/// [`Fault`] when it panicked; where, the log has already.
 pub fn caught<T>(what: &str, work: impl FnOnce() -> T) -> Result<T, Fault> {
     // What it may have left half done is said to be suspect by the caller, which is all that unwind safety could ask.
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {

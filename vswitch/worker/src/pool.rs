@@ -1,6 +1,5 @@
 //! The workers of a switch, as control holds them.
 
-use std::io::Write as _;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,6 +26,7 @@ use super::rx::RxPaths;
 use super::stats::WorkerStats;
 use super::tx::TxPaths;
 use super::{MAX_VNICS, MAX_VPCS};
+use crate::log;
 
 /// Datagrams whose fragments may be in flight at once.
 const FRAGMENTS: usize = 16_384;
@@ -299,13 +299,13 @@ pub(super) fn guard(who: &str, body: impl FnOnce()) {
     let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) else { return };
     let words = panic.downcast_ref::<&str>().copied();
     let what = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words");
-    // Straight to the terminal or the journal, too: the log may be filtered, and nothing comes after this.
-    // Where nobody takes it, the process ends all the same.
-    let _ = writeln!(
-        std::io::stderr(),
+    // Beside the log, too, which may be filtered. Where nobody takes it, the process ends all the same.
+    log::say(&format!(
         "vswitch: {who} panicked: {what}; the switch ends with status {WORKER_PANICKED}, start it again"
-    );
+    ));
     tracing::error!(who, what, status = WORKER_PANICKED, "a thread panicked: the switch ends");
+    // Nothing comes after this.
+    log::finish();
     // Nothing is put in order on the way: other workers are still at it.
     pmd::process::exit_now(WORKER_PANICKED)
 }
@@ -360,7 +360,7 @@ fn await_core(
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
@@ -379,41 +379,87 @@ mod tests {
         assert!(await_core(&is_ready, 7, LAUNCH).unwrap_err().contains("ended"));
     }
 
-    /// Set for the child process of a test.
+    /// Set for the child process of a test: so many lines are logged before the panic; `none` without a log.
     const CHILD: &str = "VSWITCH_TEST_PANICKING_WORKER";
+
+    /// This test in a process of its own, in which a worker panics.
+    fn child(test: &str, lines: &str) -> Command {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", &format!("worker::pool::tests::{test}"), "--nocapture"]);
+        child.env(CHILD, lines).env_remove("RUST_LOG").stdout(Stdio::null());
+        child
+    }
+
+    /// Does not come back in such a process.
+    fn panic_in_child() {
+        let Ok(lines) = std::env::var(CHILD) else { return };
+        if let Ok(lines) = lines.parse() {
+            log::start().unwrap();
+            (0..lines).for_each(|number: u32| tracing::info!("line {number:<1000}"));
+        }
+        let thread = std::thread::spawn(|| {
+            guard("worker 3 on core 17", || {
+                let empty: Vec<u32> = Vec::new();
+                assert_eq!(empty.len(), 1, "the table is torn");
+            });
+        });
+        let _ = thread.join();
+        // Not reached: the process has ended.
+        std::process::exit(0);
+    }
 
     #[test]
     fn repair_a_worker_that_panics_ends_the_process_and_says_why() {
-        if std::env::var_os(CHILD).is_some() {
-            let thread = std::thread::spawn(|| {
-                guard("worker 3 on core 17", || {
-                    let empty: Vec<u32> = Vec::new();
-                    assert_eq!(empty.len(), 1, "the table is torn");
-                });
-            });
-            let _ = thread.join();
-            // Not reached: the process has ended.
-            std::process::exit(0);
+        panic_in_child();
+        let test = "repair_a_worker_that_panics_ends_the_process_and_says_why";
+        for lines in ["none", "100"] {
+            let output = child(test, lines).output().unwrap();
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(WORKER_PANICKED), "{told}");
+            assert!(
+                told.contains("worker 3 on core 17 panicked") && told.contains("the table is torn"),
+                "{told}"
+            );
+            assert!(told.contains("panicked at") && told.contains("pool.rs"), "{told}");
+            let logged = told.lines().filter(|line| line.contains("INFO line ")).count();
+            assert_eq!(logged, lines.parse().unwrap_or(0));
+            // Where nobody takes what it says, too.
+            let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+            let status = child(test, lines).stderr(full).status().unwrap();
+            assert_eq!(status.code(), Some(WORKER_PANICKED));
         }
-        let child = || {
-            let mut child = Command::new(std::env::current_exe().unwrap());
-            child.args([
-                "--exact",
-                "worker::pool::tests::repair_a_worker_that_panics_ends_the_process_and_says_why",
-            ]);
-            child.arg("--nocapture").env(CHILD, "1");
-            child
-        };
-        let output = child().output().unwrap();
+    }
+
+    /// As something in C may do it.
+    #[test]
+    fn what_is_logged_as_an_error_is_written_before_the_process_ends_at_once() {
+        if std::env::var_os(CHILD).is_some() {
+            log::start().unwrap();
+            tracing::info!("on the way");
+            tracing::error!("a device is gone");
+            pmd::process::exit_now(WORKER_PANICKED);
+        }
+        let test = "what_is_logged_as_an_error_is_written_before_the_process_ends_at_once";
+        let output = child(test, "1").output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(WORKER_PANICKED), "{told}");
-        assert!(
-            told.contains("worker 3 on core 17 panicked") && told.contains("the table is torn"),
-            "{told}"
-        );
-        // Where nobody takes what it says, too.
-        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let status = child().stdout(std::process::Stdio::null()).stderr(full).status().unwrap();
+        assert!(told.contains("on the way") && told.contains("a device is gone"), "{told}");
+    }
+
+    /// Whoever was to read the log hangs.
+    #[test]
+    fn repair_a_worker_that_panics_ends_the_process_though_nobody_reads_why() {
+        panic_in_child();
+        let test = "repair_a_worker_that_panics_ends_the_process_though_nobody_reads_why";
+        // More than a pipe and the log hold.
+        let mut child = child(test, "4000").stderr(Stdio::piped()).spawn().unwrap();
+        let ended = (0..2000).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            child.try_wait().unwrap()
+        });
+        let _ = child.kill();
+        let _ = child.wait();
+        let status = ended.expect("it waits to be read");
         assert_eq!(status.code(), Some(WORKER_PANICKED));
     }
 
