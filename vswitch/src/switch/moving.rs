@@ -42,13 +42,16 @@ impl Switch {
         let made = come.iter().map(|location| (("location".to_owned(), location_id(location)), owner));
         let made = made.collect();
         let relocation = Relocation { come, gone: Vec::new() };
-        self.edit_and_place(relocation, Missing::Refused, made, |config| {
+        let moved = self.edit_and_place(relocation, Missing::Refused, made, |config| {
             config.vnics.retain(|known| !Arc::ptr_eq(known, vnic));
             config.lead_to_station(vnic);
             Ok(())
-        })?;
-        let text = format!("vNIC {name} moved to VTEP {vtep}");
-        self.events.add("vnic-moved", text, json!({ "vnic": name, "vtep": vtep }));
+        });
+        if moved.as_ref().err().is_none_or(SwitchError::is_in_force) {
+            let text = format!("vNIC {name} moved to VTEP {vtep}");
+            self.events.add("vnic-moved", text, json!({ "vnic": name, "vtep": vtep }));
+        }
+        moved?;
         Ok(vnic.vips.clone())
     }
 

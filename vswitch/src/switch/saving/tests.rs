@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::state;
+use crate::state::owners::Owner;
 use crate::switch::testing;
 
 /// A folder that is not there yet.
@@ -84,5 +85,32 @@ fn a_switch_with_what_could_not_be_saved_is_not_handed_over() {
     assert_eq!(switch.is_bound(), None);
     change_in_vain(&mut switch);
     assert!(switch.is_bound().is_some_and(|why| why.contains("not saved")));
+    switch.stop();
+}
+
+/// Whoever follows events hears of everything that is in force.
+#[test]
+fn a_move_that_could_not_be_saved_is_told() {
+    const NETWORK: &str = "[forward]\nauto-start = false\n\
+         [[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"172.16.0.1/24\"]\n\
+         [[vpc]]\nname = \"red\"\nvni = 100\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n\
+         [[vnic]]\nname = \"one\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:01\"\nvips = [\"10.0.0.1\"]\n\
+         port = { kind = \"null\" }\n";
+    let folder = Folder::new("moved");
+    let mut switch = testing::start(NETWORK);
+    switch.set_state_file(Some(&folder.state()), None);
+    let told = |switch: &Switch| switch.events().iter().filter(|event| event.kind == "vnic-moved").count();
+    let vtep = "172.16.0.2".parse().unwrap();
+    // One that is refused is no news.
+    assert!(matches!(switch.move_vnic("two", vtep, Owner::Api), Err(SwitchError::Unknown { .. })));
+    assert_eq!(told(&switch), 0);
+    let moved = switch.move_vnic("one", vtep, Owner::Api);
+    assert!(matches!(moved, Err(SwitchError::NotSaved(_))), "{moved:?}");
+    let vni = switch.config.vpcs[0].vni;
+    assert!(
+        switch.config.vnics.is_empty()
+            && switch.topology.location(vni, "10.0.0.1".parse().unwrap()).is_some()
+    );
+    assert_eq!(told(&switch), 1);
     switch.stop();
 }
