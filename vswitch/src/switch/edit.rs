@@ -240,7 +240,7 @@ impl Switch {
     /// Polls a port again that `port stop` stopped.
     ///
     /// # Errors
-    /// [`SwitchError`].
+    /// [`SwitchError`]; where a worker does not take a queue, the next call goes on with it.
     pub fn start_port(&mut self, name: &str) -> Result<(), SwitchError> {
         let index = self.ports.resolve(name)?;
         if self.ports.get(index).is_some_and(|port| port.running) {
@@ -255,10 +255,10 @@ impl Switch {
     /// Stops polling a port; hardware takes nothing from it any more either.
     ///
     /// # Errors
-    /// [`SwitchError`].
+    /// [`SwitchError`]; a worker that does not answer may still poll it, and is asked again by the next call.
     pub fn stop_port(&mut self, name: &str) -> Result<(), SwitchError> {
         let index = self.ports.resolve(name)?;
-        if self.ports.get(index).is_some_and(|port| !port.running) {
+        if self.ports.get(index).is_some_and(|port| port.is_stopped() && port.is_parked()) {
             let name = name.into();
             return Err(PortsError::AlreadySo { name, state: "stopped", command: "start" }.into());
         }

@@ -298,9 +298,12 @@ impl Switch {
                 };
                 match result.map(|ready| self.place(*ready)) {
                     Ok(placed) => {
-                        if placed.is_err() && self.ports.index(&name).is_none() {
-                            let reason = "it was opened, and could not be given to the workers";
-                            self.port_down(&name, &absent.wanted, reason, now);
+                        if let Err(error) = &placed
+                            && self.ports.index(&name).is_none()
+                        {
+                            let reason =
+                                format!("it was opened, and could not be given to the workers: {error}");
+                            self.port_down(&name, &absent.wanted, &reason, now);
                         }
                         placed?;
                         if let Some(reason) = absent.reason {

@@ -2,17 +2,19 @@
 
 mod leaving;
 mod mtu;
+mod polling;
 mod punt;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crossbeam::channel::Receiver;
 use pipelines::snapshot::{NO_PORT, PortIndex};
 use pmd::{Eal, FlowEngine, Mempool, PortId, RxQueue, StartedPort, TxQueue};
 use wire::MacAddr;
-use worker::eswitch::{Front, SimulatedDevice};
-use worker::{MAX_PORTS, Pool, WorkerCommand};
+use worker::eswitch::SimulatedDevice;
+use worker::{MAX_PORTS, Pool, RemovedPort};
 
 use self::leaving::Departing;
 use super::error::PortsError;
@@ -58,6 +60,8 @@ pub struct Attached {
     idle_tx: Vec<TxQueue>,
     /// Receive queues taken from workers by `port stop`.
     parked: Vec<RxQueue>,
+    /// Those that were asked for them and have not answered, with the answers to come.
+    asked: Vec<(usize, Receiver<RemovedPort>)>,
 }
 
 impl Attached {
@@ -365,7 +369,7 @@ impl PortTable {
     /// is one that no worker knows, as far as the snapshots in use go.
     ///
     /// # Errors
-    /// [`PortsError`]; the port is closed again.
+    /// [`PortsError`]; the port is closed again, when the workers have given back what they got of it.
     pub(super) fn place(
         &mut self,
         pool: &Pool,
@@ -385,21 +389,16 @@ impl PortTable {
         };
         let index = slot as PortIndex;
         let Ready { name, wanted, traits, port, presence, cleanup, rx, tx, proxy } = ready;
-        let (tx, idle_tx) = TxQueues::give(pool, index, tx, &port, &traits)?;
-        self.generation += 1;
-        let absent = self.absent.remove(&name);
-        if slot >= self.slots.len() {
-            self.slots.resize_with(slot + 1, || None);
-        }
-        self.slots[slot] = Some(Attached {
+        let queues = TxQueues::new(pool, tx.len(), &port, &traits);
+        let mut attached = Attached {
             mac: port.mac(),
             name,
             wanted,
             traits,
             port,
             rx_workers: Vec::new(),
-            tx_workers: tx.owners(),
-            tx,
+            tx_workers: queues.owners(),
+            tx: queues,
             running: false,
             fresh: true,
             leaving: false,
@@ -409,15 +408,26 @@ impl PortTable {
             presence,
             cleanup,
             idle_rx: rx,
-            idle_tx,
+            idle_tx: tx,
             parked: Vec::new(),
-        });
-        if let (Some(port), Some(absent)) = (&mut self.slots[slot], absent)
-            && port.wanted.mtu != absent.wanted.mtu
+            asked: Vec::new(),
+        };
+        if let Err(error) = attached.tx.give(pool, index, &mut attached.idle_tx, &attached.port) {
+            self.let_out(pool, index, attached);
+            return Err(error.into());
+        }
+        self.generation += 1;
+        let absent = self.absent.remove(&attached.name);
+        if let Some(absent) = absent
+            && attached.wanted.mtu != absent.wanted.mtu
         {
             // The vNICs of a trunk changed while it was opened.
-            port.settle_mtu(absent.wanted.mtu);
+            attached.settle_mtu(absent.wanted.mtu);
         }
+        if slot >= self.slots.len() {
+            self.slots.resize_with(slot + 1, || None);
+        }
+        self.slots[slot] = Some(attached);
         self.pair();
         Ok(index)
     }
@@ -433,47 +443,6 @@ impl PortTable {
             port.leaving = leaving;
         }
         self.pair();
-    }
-
-    /// Gives the rx queues of a new (or stopped) port to the workers that have fewest.
-    ///
-    /// # Errors
-    /// [`PortsError::Worker`].
-    pub fn poll(&mut self, pool: &Pool, index: PortIndex) -> Result<(), PortsError> {
-        let mut load = vec![0usize; pool.workers.len()];
-        for (_, port) in self.iter() {
-            port.rx_workers.iter().for_each(|&worker| load[worker] += 1);
-        }
-        let Some(port) = self.slots.get_mut(usize::from(index)).and_then(Option::as_mut) else {
-            return Ok(());
-        };
-        let queues: Vec<RxQueue> = port.idle_rx.drain(..).chain(port.parked.drain(..)).collect();
-        for queue in queues {
-            let worker = (0..load.len()).min_by_key(|&worker| load[worker]).unwrap_or(0);
-            load[worker] += 1;
-            port.rx_workers.push(worker);
-            let front = port.front.clone().map(|device| Box::new(Front::new(device, port.port.id().get())));
-            pool.workers[worker].mailbox().post(WorkerCommand::AddRx(index, queue, front))?;
-        }
-        (port.running, port.fresh) = (true, false);
-        Ok(())
-    }
-
-    /// Takes a port's rx queues back: it is not polled until [`poll`](Self::poll).
-    ///
-    /// # Errors
-    /// [`PortsError`].
-    pub fn park(&mut self, pool: &Pool, index: PortIndex) -> Result<(), PortsError> {
-        let Some(port) = self.slots.get_mut(usize::from(index)).and_then(Option::as_mut) else {
-            return Ok(());
-        };
-        for worker in &pool.workers {
-            let removed = worker.mailbox().ask(|reply| WorkerCommand::RemoveRx(index, reply))?;
-            port.parked.extend(removed.rx);
-        }
-        port.rx_workers.clear();
-        port.running = false;
-        Ok(())
     }
 
     /// Looks after links, and after the queues that peers read. Called a few times a second.

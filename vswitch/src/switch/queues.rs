@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use pipelines::snapshot::PortIndex;
 use pmd::{StartedPort, TxQueue};
-use worker::mailbox::WorkerError;
+use worker::mailbox::{Unposted, WorkerError};
 use worker::tx::{OwnQueue, PortState, Ring, ring};
 use worker::{Pool, WorkerCommand};
 
@@ -29,42 +29,57 @@ pub struct TxQueues {
     rings: BTreeMap<(usize, usize), Ring>,
     /// The owner that a worker hands over to now, unless it sends into a queue of its own.
     handed: Vec<Option<usize>>,
+    /// Not every worker was told to whom it hands over.
+    is_behind: bool,
 }
 
 impl TxQueues {
-    /// Gives queues to the workers, one each; returns those that are left over.
-    ///
-    /// # Errors
-    /// [`WorkerError`].
-    pub fn give(
-        pool: &Pool,
-        index: PortIndex,
-        mut tx: Vec<TxQueue>,
-        port: &StartedPort,
-        traits: &Traits,
-    ) -> Result<(Self, Vec<TxQueue>), WorkerError> {
+    /// Of a port with so many transmit queues, none of which a worker has yet.
+    pub fn new(pool: &Pool, queues: usize, port: &StartedPort, traits: &Traits) -> Self {
         let workers = pool.workers.len();
-        let idle = tx.split_off(tx.len().min(workers));
-        let count = tx.len();
         let state = Arc::new(PortState::new(max_frame(port, traits)));
         state.set_link(!traits.tells_link || is_up(port));
-        let mut queues = Self {
+        Self {
             state,
             tells_link: traits.tells_link,
-            enabled: vec![true; count],
+            enabled: vec![true; queues.min(workers)],
             workers,
             rings: BTreeMap::new(),
             handed: vec![None; workers],
-        };
-        for (number, queue) in tx.into_iter().enumerate() {
-            let own = OwnQueue { queue, rings: Vec::new(), port: queues.state.clone(), queues: count };
-            pool.workers[number].mailbox().post(WorkerCommand::AddTx(index, own))?;
+            is_behind: false,
+        }
+    }
+
+    /// Gives queues to the workers, one each. Those that no worker has stay in `idle`.
+    ///
+    /// # Errors
+    /// [`WorkerError`]; then some workers may have what they were given, and are to be asked for it.
+    pub fn give(
+        &mut self,
+        pool: &Pool,
+        index: PortIndex,
+        idle: &mut Vec<TxQueue>,
+        port: &StartedPort,
+    ) -> Result<(), WorkerError> {
+        let queues = self.enabled.len();
+        let rest = idle.split_off(queues);
+        let mut given = std::mem::replace(idle, rest).into_iter();
+        for worker in &pool.workers {
+            let Some(queue) = given.next() else { break };
+            let own = OwnQueue { queue, rings: Vec::new(), port: self.state.clone(), queues };
+            if let Err(unposted) = worker.mailbox().hand_over(WorkerCommand::AddTx(index, own)) {
+                let Unposted { request, error } = *unposted;
+                if let WorkerCommand::AddTx(_, own) = request {
+                    idle.push(own.queue);
+                }
+                idle.extend(given);
+                return Err(error);
+            }
         }
         if let Some(read) = port.read_queues() {
-            queues.enabled = some_queue(read, count);
+            self.enabled = some_queue(read, queues);
         }
-        queues.hand_over(pool, index)?;
-        Ok((queues, idle))
+        self.share(pool, index)
     }
 
     /// True with a link, and where the kind cannot tell.
@@ -97,17 +112,27 @@ impl TxQueues {
         let Some(read) = port.read_queues().map(|read| some_queue(read, self.enabled.len())) else {
             return Ok(());
         };
-        if self.enabled == read {
+        if self.enabled != read {
+            self.enabled = read;
+            let queues: Vec<usize> = (0..self.enabled.len()).filter(|&queue| self.enabled[queue]).collect();
+            tracing::info!(port = port.name(), ?queues, "the peer reads these queues");
+        } else if !self.is_behind || pool.has_silent() {
             return Ok(());
         }
-        self.enabled = read;
-        let queues: Vec<usize> = (0..self.enabled.len()).filter(|&queue| self.enabled[queue]).collect();
-        tracing::info!(port = port.name(), ?queues, "the peer reads these queues");
-        self.hand_over(pool, index)
+        self.share(pool, index)
     }
 
     /// Has every worker send into its own queue, or hand over to an owner, as it should be now.
-    fn hand_over(&mut self, pool: &Pool, index: PortIndex) -> Result<(), WorkerError> {
+    ///
+    /// # Errors
+    /// [`WorkerError`]; [`tend`](Self::tend) goes on with it.
+    fn share(&mut self, pool: &Pool, index: PortIndex) -> Result<(), WorkerError> {
+        let shared = self.try_share(pool, index);
+        self.is_behind = shared.is_err();
+        shared
+    }
+
+    fn try_share(&mut self, pool: &Pool, index: PortIndex) -> Result<(), WorkerError> {
         let read: Vec<usize> = (0..self.enabled.len()).filter(|&queue| self.enabled[queue]).collect();
         let to = |worker: usize| match self.enabled.get(worker) {
             Some(true) => None,

@@ -1,6 +1,9 @@
 //! Switches for tests. DPDK runs once per process, so each test wants a process of its own.
 
+use std::time::Duration;
+
 use crossbeam::channel::{Receiver, bounded};
+use worker::pool::WorkerHandle;
 use worker::{Pool, WorkerCommand};
 
 use super::Switch;
@@ -8,10 +11,16 @@ use crate::config::Config;
 
 /// The sections of a process with one worker, which sleeps, and so many packet buffers, not on huge pages.
 pub fn process(mbufs: u32) -> String {
-    let core = pmd::lcore::available().into_iter().last().unwrap_or(0);
+    process_of(1, mbufs)
+}
+
+/// The same with so many workers.
+pub fn process_of(workers: usize, mbufs: u32) -> String {
+    let cores: Vec<usize> = pmd::lcore::available().into_iter().rev().take(workers).collect();
+    assert_eq!(cores.len(), workers, "each worker has a core of its own");
     format!(
         "[eal]\nhuge-pages = \"never\"\nmemory = \"128MiB\"\nfile-prefix = \"test-{}\"\nmbufs = {mbufs}\n\
-         [workers]\ncores = [{core}]\nidle = \"sleep\"\n",
+         [workers]\ncores = {cores:?}\nidle = \"sleep\"\n",
         std::process::id()
     )
 }
@@ -38,5 +47,17 @@ pub fn stop_worker(switch: &Switch) -> Receiver<()> {
 pub fn silence(pool: &Pool) -> Receiver<()> {
     let (answer, nobody) = bounded(0);
     pool.workers[0].mailbox().post(WorkerCommand::Barrier(answer)).unwrap();
+    nobody
+}
+
+/// The same of one worker, behind as many requests as its mailbox takes.
+pub fn fill(worker: &WorkerHandle) -> Receiver<()> {
+    let (answer, nobody) = bounded(0);
+    worker.mailbox().post(WorkerCommand::Barrier(answer)).unwrap();
+    // It has taken that one out by then.
+    for _ in 0..2 {
+        while worker.mailbox().offer(WorkerCommand::NftClear) {}
+        std::thread::sleep(Duration::from_millis(50));
+    }
     nobody
 }

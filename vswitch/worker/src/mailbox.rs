@@ -211,6 +211,12 @@ pub enum WorkerError {
     Stuck { worker: usize, core: usize },
 }
 
+/// A request that a worker did not take, whole: what is in it is nobody else's.
+pub struct Unposted {
+    pub request: WorkerCommand,
+    pub error: WorkerError,
+}
+
 impl Handle {
     fn gone(&self) -> WorkerError {
         WorkerError::Gone { worker: self.worker, core: self.core }
@@ -231,16 +237,27 @@ impl Handle {
         if self.is_silent() { Duration::ZERO } else { self.patience }
     }
 
-    /// Posts a request; waits a while when the mailbox is full.
+    /// Posts a request; waits a while when the mailbox is full. What is in one that is not taken is gone: a queue is
+    /// [handed over](Self::hand_over).
     ///
     /// # Errors
     /// [`WorkerError`].
-    pub fn post(&self, command: WorkerCommand) -> Result<(), WorkerError> {
-        let result = self.requests.send_timeout(command, self.patience());
+    pub fn post(&self, request: WorkerCommand) -> Result<(), WorkerError> {
+        self.hand_over(request).map_err(|unposted| unposted.error)
+    }
+
+    /// As [`post`](Self::post), of a request with something in it that must not be lost.
+    ///
+    /// # Errors
+    /// [`Unposted`], with the request.
+    pub fn hand_over(&self, request: WorkerCommand) -> Result<(), Box<Unposted>> {
+        let result = self.requests.send_timeout(request, self.patience());
         self.flag.store(true, Ordering::SeqCst);
-        result.map_err(|error| match error {
-            SendTimeoutError::Timeout(_) => self.stuck(),
-            SendTimeoutError::Disconnected(_) => self.gone(),
+        result.map_err(|error| {
+            Box::new(match error {
+                SendTimeoutError::Timeout(request) => Unposted { request, error: self.stuck() },
+                SendTimeoutError::Disconnected(request) => Unposted { request, error: self.gone() },
+            })
         })
     }
 
@@ -251,7 +268,8 @@ impl Handle {
         sent
     }
 
-    /// Posts a request that is answered, and waits for the answer.
+    /// Posts a request that is answered, and waits for the answer. One that comes too late is gone: who asks for queues keeps the
+    /// receiver of the answer.
     ///
     /// # Errors
     /// [`WorkerError`].
@@ -343,6 +361,29 @@ mod tests {
         assert_eq!(handle.ask(WorkerCommand::Barrier), Ok(()));
         drop(worker.join().unwrap());
         assert_eq!(handle.ask(WorkerCommand::Barrier), Err(WorkerError::Gone { worker: 3, core: 7 }));
+    }
+
+    #[test]
+    fn repair_a_request_that_is_not_taken_comes_back() {
+        let (handle, mailbox) = with_patience(3, 7, Duration::from_millis(20));
+        while handle.offer(WorkerCommand::NftClear) {}
+        let (reply, _answer) = bounded(1);
+        let hand_over =
+            |reply| handle.hand_over(WorkerCommand::RemovePort(5, reply)).map_err(|unposted| *unposted);
+        let is_back = |result| {
+            let Err(Unposted { request: WorkerCommand::RemovePort(5, reply), error }) = result else {
+                return None;
+            };
+            Some((reply, error))
+        };
+        let (reply, error) = is_back(hand_over(reply)).unwrap();
+        assert_eq!(error, WorkerError::Stuck { worker: 3, core: 7 });
+        assert_eq!(serve(&mailbox), DEPTH);
+        assert!(hand_over(reply).is_ok());
+        let Some(WorkerCommand::RemovePort(5, reply)) = mailbox.next() else { panic!("it was taken") };
+        drop(mailbox);
+        let (_, error) = is_back(hand_over(reply)).unwrap();
+        assert_eq!(error, WorkerError::Gone { worker: 3, core: 7 });
     }
 
     /// A worker that dies with a request in its hands.

@@ -26,6 +26,8 @@ pub(super) struct Departing {
     workers: VecDeque<usize>,
     /// The answer of the first of them, where it was asked.
     asked: Option<Receiver<RemovedPort>>,
+    /// The answers of those that were asked for receive queues alone before that.
+    parking: Vec<(usize, Receiver<RemovedPort>)>,
 }
 
 impl Departing {
@@ -42,13 +44,14 @@ impl Departing {
             idle_rx: mut rx,
             idle_tx,
             parked,
+            asked: parking,
             ..
         } = port;
         rx.extend(parked);
         // First those who hand packets over, then the owners, who empty the rings.
         let workers = tx.removal_order().into();
         let port = Ready { name, wanted, traits, port, presence, cleanup, rx, tx: idle_tx, proxy };
-        Self { index, port, workers, asked: None }
+        Self { index, port, workers, asked: None, parking }
     }
 
     /// Takes the queues back that are still out.
@@ -70,6 +73,10 @@ impl Departing {
                 Ok(RemovedPort { rx, tx }) => {
                     self.port.rx.extend(rx);
                     self.port.tx.extend(tx);
+                    // It has answered everything before that.
+                    let before = self.parking.extract_if(.., |(asked, _)| *asked == worker);
+                    let before = before.filter_map(|(_, answer)| answer.try_recv().ok());
+                    self.port.rx.extend(before.flat_map(|removed| removed.rx));
                     self.workers.pop_front();
                 }
                 Err(error) => {
@@ -88,15 +95,25 @@ impl PortTable {
     /// # Errors
     /// [`PortsError::Worker`]; then it is on its way out, and closed when that worker answers.
     pub(in crate::switch) fn detach(&mut self, pool: &Pool, index: PortIndex) -> Result<(), PortsError> {
-        let Some(mut port) = self.take_out(index) else { return Ok(()) };
+        let Some(port) = self.take_out(index) else { return Ok(()) };
         #[cfg(test)]
         self.before_removal.take().into_iter().for_each(|happens| happens(pool));
+        Ok(self.see_off(pool, port)?)
+    }
+
+    /// Lets a port go of which some workers have queues, and that has no place in the table.
+    pub(super) fn let_out(&mut self, pool: &Pool, index: PortIndex, port: Attached) {
+        // Why it goes is told already; where a worker does not answer, it is on its way out.
+        let _ = self.see_off(pool, Departing::new(index, port));
+    }
+
+    fn see_off(&mut self, pool: &Pool, mut port: Departing) -> Result<(), WorkerError> {
         let gone = port.go_on(pool);
         match gone {
             Ok(()) => self.opener.close(port.port),
             Err(_) => self.departing.push(port),
         }
-        Ok(gone?)
+        gone
     }
 
     /// Takes a port out of the table. What is left to do is to take it from the workers.

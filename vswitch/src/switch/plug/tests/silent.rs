@@ -10,7 +10,7 @@ use pipelines::rcft::QpKey;
 use super::*;
 use crate::config::{LocationConfig, VnicConfig};
 use crate::state;
-use crate::switch::testing::{silence, stop_worker};
+use crate::switch::testing::{fill, silence, stop_worker};
 
 const GOOD: &str = "{ kind = \"ring\", name = \"room\" }";
 
@@ -178,5 +178,102 @@ fn a_vnic_is_gone_from_what_is_saved_though_a_worker_does_not_give_its_port_back
         })
         .unwrap();
     assert_eq!(state.vnics(), ["next"]);
+    switch.stop();
+}
+
+/// A port closes when all of its queues are back.
+#[track_caller]
+fn assert_closes(switch: &mut Switch, name: &str) {
+    let config = switch.config.clone();
+    switch.take_out(&[name.into()], &config).unwrap();
+    let closed = (0..1000).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        match switch.ports.done(Instant::now())? {
+            JobResult::Closed(closed, result) if closed == name => Some(result),
+            _ => None,
+        }
+    });
+    closed.expect("nobody closes it").unwrap();
+}
+
+#[test]
+fn a_port_that_one_of_two_workers_does_not_take_is_down_until_it_does() {
+    let one_queue = CONFIG.replace("name = \"other\"", "name = \"other\"\ntx-queues = 1");
+    let text = testing::process_of(2, 8191) + &one_queue;
+    let config = Config::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"));
+    let mut switch = Switch::start(config).unwrap();
+    switch.tend_ports(Instant::now());
+    let ports = pmd::port::in_use();
+    // Each worker has a queue of the one; of the other one worker has, and the second hands packets over to it.
+    for name in ["late", "other"] {
+        assert_closes(&mut switch, name);
+        let want = wanted(&switch.config)[name].clone();
+        let full = fill(&switch.pool.workers[1]);
+        switch.ports.request(&switch.eal, &switch.pool, &switch.mempool, name, &want);
+        let reason = |switch: &Switch| {
+            let absent = switch.ports.absent().find(|(absent, _)| *absent == name);
+            absent.and_then(|(_, absent)| absent.reason.clone())
+        };
+        turn_until(&mut switch, "it is down", |switch| reason(switch).is_some());
+        let told = reason(&switch).unwrap();
+        assert!(told.contains("does not answer"), "{told}");
+        assert!(
+            switch.ports.is_departing(name),
+            "it is not closed as long as a worker may have a queue of it"
+        );
+        // Nor opened again.
+        switch.tend_ports(Instant::now() + Duration::from_secs(60));
+        assert!(switch.ports.is_departing(name) && pmd::port::in_use() == ports);
+        drop(full);
+        turn_until(&mut switch, "it is there again", |switch| {
+            let index = switch.ports.index(name);
+            index.and_then(|index| switch.ports.get(index)).is_some_and(|port| port.running)
+        });
+        assert!(switch.ports.absent().next().is_none());
+        turn_until(&mut switch, "the first one is closed", |_| pmd::port::in_use() == ports);
+    }
+    assert_closes(&mut switch, "late");
+    assert_closes(&mut switch, "other");
+    switch.stop();
+}
+
+#[test]
+fn a_queue_that_a_worker_does_not_take_is_polled_when_it_does() {
+    let mut switch = start();
+    switch.tend_ports(Instant::now());
+    switch.stop_port("late").unwrap();
+    let full = fill(&switch.pool.workers[0]);
+    for _ in 0..2 {
+        let started = switch.start_port("late");
+        assert!(is_stuck(&started), "{started:?}");
+    }
+    drop(full);
+    turn_until(&mut switch, "the worker takes it", |switch| switch.start_port("late").is_ok());
+    let port = switch.ports.get(switch.ports.index("late").unwrap()).unwrap();
+    assert!(port.running && port.rx_workers == [0]);
+    assert_closes(&mut switch, "late");
+    switch.stop();
+}
+
+#[test]
+fn a_queue_that_a_worker_gives_back_too_late_is_not_lost() {
+    let mut switch = start();
+    switch.tend_ports(Instant::now());
+    for is_full in [false, true] {
+        let stopped = if is_full { fill(&switch.pool.workers[0]) } else { stop_worker(&switch) };
+        let parked = switch.stop_port("late");
+        assert!(is_stuck(&parked), "{parked:?}");
+        drop(stopped);
+        turn_until(&mut switch, "it is stopped", |switch| switch.stop_port("late").is_ok());
+        assert!(switch.stop_port("late").unwrap_err().to_string().contains("stopped already"));
+        switch.start_port("late").unwrap();
+        assert!(is_up(&mut switch));
+    }
+    // It goes meanwhile.
+    let stopped = stop_worker(&switch);
+    assert!(is_stuck(&switch.stop_port("late")));
+    drop(stopped);
+    turn_until(&mut switch, "the worker is back", |switch| !switch.pool.has_silent());
+    assert_closes(&mut switch, "late");
     switch.stop();
 }
