@@ -1,5 +1,7 @@
 //! The service `Firewall`: security groups as they are used, and the connections that they admitted.
 
+use std::collections::HashMap;
+
 use pipelines::connections::{ConnectionKey, Kind, Phase};
 use tonic::Code;
 use vswitch_api::v1;
@@ -9,7 +11,7 @@ use wire::protocol;
 use super::named::texts;
 use super::refusal::Problem;
 use super::service::service;
-use crate::config::Access;
+use crate::config::{Access, Name};
 use crate::controller::Controller;
 use crate::switch::Switch;
 
@@ -26,18 +28,27 @@ fn list_security_groups(
     request: v1::ListSecurityGroupsRequest,
 ) -> Result<v1::ListSecurityGroupsResponse, Problem> {
     let wanted = request.group;
-    let config = controller.switch.config();
+    let (config, topology) = (controller.switch.bare_config(), controller.switch.topology());
+    // In one pass, as there may be many of either.
+    let mut members: HashMap<&Name, (Vec<String>, u64)> = HashMap::new();
+    for vnic in &config.vnics {
+        for group in distinct(&vnic.security_groups) {
+            members.entry(group).or_default().0.push(vnic.name.to_string());
+        }
+    }
+    for group in topology.locations().flat_map(|location| distinct(&location.groups)) {
+        members.entry(group).or_default().1 += 1;
+    }
     let access = |access: Access| if access == Access::Allow { "allow" } else { "deny" }.to_owned();
     let groups = config.security_groups.iter();
     let groups = groups.filter(|group| wanted.is_empty() || wanted == *group.name.as_str());
     let state = |group: &crate::config::SecurityGroupConfig| {
-        let vnics = config.vnics.iter().filter(|vnic| vnic.security_groups.contains(&group.name));
-        let locations = config.locations.iter().filter(|location| location.groups.contains(&group.name));
+        let (vnics, locations) = members.get(&group.name).cloned().unwrap_or_default();
         v1::SecurityGroupState {
             name: group.name.to_string(),
             vpc: group.vpc.to_string(),
-            vnics: vnics.map(|vnic| vnic.name.to_string()).collect(),
-            locations: locations.count() as u64,
+            vnics,
+            locations,
             default_in: access(group.default_in),
             default_out: access(group.default_out),
             rules: texts(&group.rules),
@@ -49,6 +60,11 @@ fn list_security_groups(
         return Err(Problem::new(Code::NotFound, "group", message));
     }
     Ok(v1::ListSecurityGroupsResponse { groups })
+}
+
+/// Names, each once.
+fn distinct(names: &[Name]) -> impl Iterator<Item = &Name> {
+    names.iter().enumerate().filter(move |&(at, name)| !names[..at].contains(name)).map(|(_, name)| name)
 }
 
 fn list_connections(
@@ -121,5 +137,68 @@ const fn phase_name(phase: Phase) -> &'static str {
         Phase::Closing => "closing",
         Phase::TimeWait => "time-wait",
         Phase::Reset => "reset",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::switch::testing;
+
+    const GROUPS: &str = r#"
+[[uplink]]
+name = "up"
+port = { kind = "null" }
+addresses = ["172.16.0.1/24"]
+[[vpc]]
+name = "red"
+vni = 100
+[[subnet]]
+vpc = "red"
+prefix = "10.0.0.0/24"
+[[security-group]]
+name = "web"
+vpc = "red"
+[[security-group]]
+name = "db"
+vpc = "red"
+[[vnic]]
+name = "one"
+vpc = "red"
+mac = "02:00:00:00:00:01"
+vips = ["10.0.0.1"]
+security-groups = ["web"]
+port = { kind = "null" }
+[[location]]
+vni = 100
+vip = "10.0.0.2"
+mac = "02:00:00:00:00:02"
+vtep = "172.16.0.2"
+groups = ["web", "db"]
+[[location]]
+vni = 100
+vip = "10.0.0.3"
+mac = "02:00:00:00:00:03"
+vtep = "172.16.0.2"
+groups = ["db"]
+"#;
+
+    #[test]
+    fn a_group_has_its_vnics_and_locations() {
+        let mut controller = Controller::new(testing::start(GROUPS), None);
+        let copies = testing::copies();
+        let mut list = |group: &str| {
+            let request = v1::ListSecurityGroupsRequest { group: group.into() };
+            let groups = list_security_groups(&mut controller, request).unwrap().groups;
+            groups
+                .into_iter()
+                .map(|group| (group.name, group.vnics.join(" "), group.locations))
+                .collect::<Vec<_>>()
+        };
+        let (web, db) = (("web".to_owned(), "one".to_owned(), 1), ("db".to_owned(), String::new(), 2));
+        assert_eq!(list(""), [web, db.clone()]);
+        assert_eq!(list("db"), [db]);
+        assert_eq!(testing::copies(), copies, "who looks at the config copies none of it");
+        controller.switch.stop();
     }
 }

@@ -57,8 +57,8 @@ fn vips(snapshot: &Snapshot) -> Vips {
 
 /// Quotas that are shares of devices, and the numbers in force.
 fn quotas(controller: &Controller) -> Result<Vec<v1::RdmaQuota>, Problems> {
-    let config = controller.switch.config();
-    let shares = rdma::shares(&config).map(|rdma::QuotaShare { whose: of, quota, .. }| {
+    let config = controller.switch.bare_config();
+    let shares = rdma::shares(config).map(|rdma::QuotaShare { whose: of, quota, .. }| {
         let queue_pairs = rdma::resolve(quota, controller.switch.rdma_devices())?;
         let queue_pairs = queue_pairs.min(config.rcft.entries);
         Ok(v1::RdmaQuota { of, quota: quota.to_string(), queue_pairs })

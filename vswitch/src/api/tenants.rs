@@ -1,5 +1,6 @@
 //! The service `Tenants`: VPCs, vNICs, subnets, routes, and the locations of machines, as they are.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Instant;
 
@@ -17,7 +18,7 @@ use super::kinds::location_id;
 use super::named::{self, texts};
 use super::refusal::{Problem, Problems};
 use super::service::{counted, service};
-use crate::config::InnerVlan;
+use crate::config::{InnerVlan, Name};
 use crate::controller::Controller;
 use crate::switch::Switch;
 use crate::switch::services::{Client, served};
@@ -37,7 +38,9 @@ service! { Tenants {
 } }
 
 fn list_vpcs(controller: &mut Controller, _: v1::ListVpcsRequest) -> Result<v1::ListVpcsResponse, Problem> {
-    let config = controller.switch.config();
+    let config = controller.switch.bare_config();
+    let mut vnics: HashMap<&Name, u32> = HashMap::new();
+    config.vnics.iter().for_each(|vnic| *vnics.entry(&vnic.vpc).or_default() += 1);
     let of = |vpc: &crate::config::VpcConfig| {
         let subnets = config.subnets.iter().filter(|subnet| subnet.vpc == vpc.name);
         let subnets = subnets.map(|subnet| match subnet.gateway {
@@ -50,7 +53,7 @@ fn list_vpcs(controller: &mut Controller, _: v1::ListVpcsRequest) -> Result<v1::
             router_mac: vpc.router_mac().to_string(),
             subnets: subnets.collect(),
             routes: vpc.routes.len() as u32,
-            vnics: config.vnics.iter().filter(|vnic| vnic.vpc == vpc.name).count() as u32,
+            vnics: vnics.get(&vpc.name).copied().unwrap_or_default(),
             flood: vpc.flood,
             vteps: texts(&vpc.vteps),
             inner_vlan: if vpc.inner_vlan == InnerVlan::Keep { "keep" } else { "drop" }.into(),
@@ -341,8 +344,20 @@ mod tests {
     use super::super::owned::{assert_refused, controller};
     use super::*;
     use crate::state::owners;
+    use crate::switch::testing;
 
     const VTEP: &str = "172.16.0.9";
+
+    #[test]
+    fn a_vpc_has_its_vnics_and_subnets() {
+        let mut controller = controller();
+        let copies = testing::copies();
+        let vpcs = list_vpcs(&mut controller, v1::ListVpcsRequest::default()).unwrap().vpcs;
+        let told: Vec<_> = vpcs.iter().map(|vpc| (vpc.name.as_str(), vpc.vnics, vpc.subnets.len())).collect();
+        assert_eq!(told, [("red", 1, 1)]);
+        assert_eq!(testing::copies(), copies, "who looks at the config copies none of it");
+        controller.switch.stop();
+    }
 
     #[test]
     fn a_vnic_is_moved_by_who_made_it() {

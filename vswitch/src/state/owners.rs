@@ -103,9 +103,9 @@ impl Owners {
     }
 
     /// Forgets all but what there is.
-    pub fn keep_only(&mut self, config: &Config) {
+    pub fn keep_only(&mut self, there: impl Iterator<Item = ObjectId>) {
         if !self.0.is_empty() {
-            let there: HashSet<ObjectId> = ids(config).collect();
+            let there: HashSet<ObjectId> = there.collect();
             self.retain(|object| there.contains(object));
         }
     }

@@ -9,7 +9,7 @@ use serde_json::json;
 use wire::{Qpn, Vni};
 
 use super::saving::Saving;
-use super::{Missing, PortsError, Switch, SwitchError};
+use super::{Missing, PortsError, Switch, SwitchError, object_ids};
 use crate::config::merge::{Occasion, Source, merge};
 use crate::config::objects::{ObjectId, location_id};
 use crate::config::others::{self, Overlap};
@@ -78,7 +78,7 @@ impl Switch {
             let left_out = give_way(&mut new, &self.owners);
             let before = self.before_a_change();
             self.apply(new, missing)?;
-            self.owners.keep_only(&self.config());
+            self.owners.keep_only(object_ids(&self.config, &self.topology));
             made.into_iter().for_each(|(object, owner)| self.owners.set(object, owner));
             self.tell_left_out(&left_out);
             let told = self.tell_since(before);
@@ -178,7 +178,7 @@ impl Switch {
         let before = self.before_a_change();
         self.apply(config, Missing::Awaited)?;
         self.owners = owners;
-        self.owners.keep_only(&self.config());
+        self.owners.keep_only(object_ids(&self.config, &self.topology));
         self.file = Some(Arc::new(file));
         self.tell_left_out(left_out);
         let told = self.tell_since(before);

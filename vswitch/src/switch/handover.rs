@@ -11,8 +11,8 @@ use wire::{MacAddr, Qpn};
 use super::opening::JobResult;
 use super::plug::{Missing, TURN};
 use super::ports::{WantedPort, wanted};
-use super::{Switch, SwitchError};
-use crate::config::objects::{ObjectId, ids};
+use super::{Switch, SwitchError, object_ids};
+use crate::config::objects::ObjectId;
 use crate::config::{Config, PortSpec, Relocation};
 use crate::handover::tables::{Chunk, ROWS, Tables, split};
 use crate::port::{Undo, shared_interface};
@@ -48,7 +48,7 @@ impl Switch {
         let ownership = self.ownership();
         let is_clients =
             |(section, id): &ObjectId| matches!(ownership.of(section, id), Owner::Api | Owner::Cni);
-        let (section, id) = ids(&self.config()).find(is_clients)?;
+        let (section, id) = object_ids(&self.config, &self.topology).find(is_clients)?;
         Some(format!(
             "{section} {id} was made at run time, and there is no state file to find it in: it would be lost; write it into the config file and \
              reload that, or remove it, or restart with `state` in [control] and make it again"

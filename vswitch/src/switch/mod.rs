@@ -52,6 +52,7 @@ use ports::PortTable;
 use worker::watchdog::Watchdog;
 use worker::{Mode, Pool, WorkerCommand, WorkerSpec};
 
+use crate::config::objects::{ObjectId, ids, location_id};
 use crate::config::{Config, ForwardMode, Idle, Source, buffers};
 use crate::rdma;
 use crate::state::journal::Saver;
@@ -252,8 +253,10 @@ impl Switch {
         Ok(switch)
     }
 
-    /// The running config, whole.
+    /// A copy of the running config, whole: its locations may be many, so that this is for what takes a whole config in hand anyway.
     pub fn config(&self) -> Config {
+        #[cfg(test)]
+        testing::count_copy();
         Config { locations: self.topology.locations().cloned().collect(), ..(*self.config).clone() }
     }
 
@@ -415,7 +418,7 @@ impl Switch {
 
     /// Who made what the running config began with, where it was neither the file nor the API.
     pub fn set_owners(&mut self, mut owners: Owners) {
-        owners.keep_only(&self.config());
+        owners.keep_only(object_ids(&self.config, &self.topology));
         self.owners = owners.clone();
         self.saved_owners = owners;
     }
@@ -457,6 +460,12 @@ impl Switch {
             tracing::warn!(left, "packet buffers were not given back");
         }
     }
+}
+
+/// The objects of a config, with the locations that a topology has of it.
+fn object_ids(config: &Config, topology: &Topology) -> impl Iterator<Item = ObjectId> {
+    let locations = topology.locations().map(|location| ("location".to_owned(), location_id(location)));
+    ids(config).chain(locations)
 }
 
 impl Drop for Switch {

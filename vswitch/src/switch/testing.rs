@@ -1,5 +1,6 @@
 //! Switches for tests. DPDK runs once per process, so each test wants a process of its own.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, bounded};
@@ -8,6 +9,20 @@ use worker::{Pool, WorkerCommand};
 
 use super::Switch;
 use crate::config::Config;
+
+thread_local! {
+    static COPIES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How many copies of a whole config this thread has made of a switch.
+pub fn copies() -> u64 {
+    COPIES.get()
+}
+
+/// One more.
+pub(super) fn count_copy() {
+    COPIES.set(COPIES.get() + 1);
+}
 
 /// The sections of a process with one worker, which sleeps, and so many packet buffers, not on huge pages.
 pub fn process(mbufs: u32) -> String {

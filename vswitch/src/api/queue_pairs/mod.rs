@@ -93,7 +93,7 @@ fn get_queue_pair_usage(
         worker_entries: Some(v1::WorkerQueuePairs { outbound: sums.out.into(), inbound: sums.into.into() }),
         untracked: sums.untracked,
         unknown: sums.unknown,
-        count_opcodes: switch.config().rcft.count_opcodes.to_string(),
+        count_opcodes: switch.bare_config().rcft.count_opcodes.to_string(),
     })
 }
 
