@@ -27,7 +27,6 @@ use crate::evpn;
 use crate::handover::give::{Door, Successor};
 use crate::handover::take::Predecessor;
 use crate::handover::terms::Terms;
-use crate::log;
 use crate::state;
 use crate::state::owners::Owners;
 use crate::switch::ahead::Next;
@@ -154,7 +153,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     if let Some(config) = controller.switch.bare_config().control.evpn.clone() {
         controller.evpn = Some(evpn::start(config, evpn_jobs).context("cannot start the thread of EVPN")?);
     }
-    log::share_core();
+    vswitch_log::share_core();
     // DPDK is up and its threads are there: whatever they start from now on is confined, too.
     let seccomp = controller.switch.bare_config().control.seccomp;
     if let Err(error) = confine(seccomp) {

@@ -18,7 +18,6 @@ pub mod daemon;
 pub mod evpn;
 pub mod handover;
 mod lock_file;
-pub mod log;
 pub mod nic_check;
 pub mod port;
 pub mod probe;

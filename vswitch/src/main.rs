@@ -15,10 +15,10 @@ use vswitch::console::lexer;
 use vswitch::console::repl::{self, Ending};
 use vswitch::console::table::printable;
 use vswitch::daemon;
-use vswitch::log;
 use vswitch::nic_check::probe::{PATIENCE, Probe, Program, own};
 use vswitch::nic_check::{self, Device, HostView};
 use vswitch::switch::pool_size::Shortage;
+use vswitch_log as log;
 
 /// Jakiro vswitch: a software switch for clouds that carry RDMA and TCP together.
 #[derive(Parser)]

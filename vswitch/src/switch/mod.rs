@@ -452,7 +452,7 @@ impl Switch {
         if let Err(error) = self.pool.stop() {
             // It may still use every table and every buffer: nothing can be taken down in order any more.
             tracing::error!(%error, "the process ends with a worker running");
-            crate::log::finish();
+            vswitch_log::finish();
             std::process::exit(1);
         }
         let left = self.mempool.in_use();

@@ -322,7 +322,10 @@ fn helper() -> io::Result<Helper> {
                 Job::Close(port) => JobResult::Closed(port.name.clone(), close(*port)),
                 Job::RemoveTap(iface) => {
                     let removed = port::remove_tap(&iface);
-                    let removed = removed.map_err(|source| PortsError::Open { name: iface.clone(), source });
+                    // Its uplink is out of the config by now.
+                    let failed =
+                        |source| PortsError::Open { name: iface.clone(), path: String::new(), source };
+                    let removed = removed.map_err(failed);
                     JobResult::Closed(iface, removed)
                 }
             };

@@ -26,7 +26,6 @@ use super::rx::RxPaths;
 use super::stats::WorkerStats;
 use super::tx::TxPaths;
 use super::{MAX_VNICS, MAX_VPCS};
-use crate::log;
 
 /// Datagrams whose fragments may be in flight at once.
 const FRAGMENTS: usize = 16_384;
@@ -300,12 +299,12 @@ pub(super) fn guard(who: &str, body: impl FnOnce()) {
     let words = panic.downcast_ref::<&str>().copied();
     let what = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words");
     // Beside the log, too, which may be filtered. Where nobody takes it, the process ends all the same.
-    log::say(&format!(
+    vswitch_log::say(&format!(
         "vswitch: {who} panicked: {what}; the switch ends with status {WORKER_PANICKED}, start it again"
     ));
     tracing::error!(who, what, status = WORKER_PANICKED, "a thread panicked: the switch ends");
     // Nothing comes after this.
-    log::finish();
+    vswitch_log::finish();
     // Nothing is put in order on the way: other workers are still at it.
     pmd::process::exit_now(WORKER_PANICKED)
 }
@@ -394,7 +393,7 @@ mod tests {
     fn panic_in_child() {
         let Ok(lines) = std::env::var(CHILD) else { return };
         if let Ok(lines) = lines.parse() {
-            log::start().unwrap();
+            vswitch_log::start().unwrap();
             (0..lines).for_each(|number: u32| tracing::info!("line {number:<1000}"));
         }
         let thread = std::thread::spawn(|| {
@@ -434,7 +433,7 @@ mod tests {
     #[test]
     fn what_is_logged_as_an_error_is_written_before_the_process_ends_at_once() {
         if std::env::var_os(CHILD).is_some() {
-            log::start().unwrap();
+            vswitch_log::start().unwrap();
             tracing::info!("on the way");
             tracing::error!("a device is gone");
             pmd::process::exit_now(WORKER_PANICKED);
