@@ -119,7 +119,7 @@ pub enum PortsError {
         name: String,
         path: String,
         /// Why, and what to do.
-        source: OpenError,
+        source: Box<OpenError>,
     },
     /// It has not that many queues.
     #[error("port {name}: {source}")]
@@ -168,7 +168,7 @@ pub enum PortsError {
     NoProxy { name: String, path: String, words: String },
     /// It could not be started, stopped or removed.
     #[error("port {name}: {source}")]
-    Ethdev { name: String, path: String, source: pmd::PortError },
+    Ethdev { name: String, path: String, source: Box<pmd::PortError> },
     /// It is in the config and not there.
     #[error("port {0} is not attached: `port list` says why; it is tried again until it comes up")]
     NotThere(String),

@@ -58,7 +58,11 @@ impl OpenOrder {
     }
 
     fn refused(&self, source: OpenError) -> PortsError {
-        PortsError::Open { name: self.name.clone(), path: self.wanted.path_of(&self.name, &source), source }
+        PortsError::Open {
+            name: self.name.clone(),
+            path: self.wanted.path_of(&self.name, &source),
+            source: source.into(),
+        }
     }
 }
 
@@ -323,8 +327,11 @@ fn helper() -> io::Result<Helper> {
                 Job::RemoveTap(iface) => {
                     let removed = port::remove_tap(&iface);
                     // Its uplink is out of the config by now.
-                    let failed =
-                        |source| PortsError::Open { name: iface.clone(), path: String::new(), source };
+                    let failed = |source| PortsError::Open {
+                        name: iface.clone(),
+                        path: String::new(),
+                        source: Box::new(source),
+                    };
                     let removed = removed.map_err(failed);
                     JobResult::Closed(iface, removed)
                 }
@@ -392,7 +399,7 @@ fn start(opened: OpenedPort, order: OpenOrder) -> Result<Ready, PortsError> {
                     Err((.., error)) => tracing::warn!(port = name, %error, "the port did not stop"),
                 }
                 let path = wanted.path_of(&name, &source);
-                return Err(PortsError::Open { name, path, source });
+                return Err(PortsError::Open { name, path, source: source.into() });
             }
             if rx_queues > 1 && traits.is_nic && port.rss().applied.is_empty() {
                 tracing::warn!(port = name, rx_queues, "the device cannot spread packets over its queues");
@@ -401,7 +408,7 @@ fn start(opened: OpenedPort, order: OpenOrder) -> Result<Ready, PortsError> {
         }
         Err((port, source)) => {
             discard(&name, port, cleanup);
-            Err(PortsError::Ethdev { name, path: of_port, source })
+            Err(PortsError::Ethdev { name, path: of_port, source: source.into() })
         }
     }
 }
@@ -455,9 +462,11 @@ fn close(port: Ready) -> Result<(), PortsError> {
     let Ready { name, wanted, port, cleanup, rx, tx, .. } = port;
     let path = wanted.of.port(&name);
     match port.stop(rx, tx) {
-        Ok(stopped) => {
-            port::close(stopped, cleanup).map_err(|source| PortsError::Open { name, path, source })
-        }
-        Err((.., source)) => Err(PortsError::Ethdev { name, path, source }),
+        Ok(stopped) => port::close(stopped, cleanup).map_err(|source| PortsError::Open {
+            name,
+            path,
+            source: source.into(),
+        }),
+        Err((.., source)) => Err(PortsError::Ethdev { name, path, source: source.into() }),
     }
 }

@@ -384,7 +384,7 @@ mod tests {
     /// This test in a process of its own, in which a worker panics.
     fn child(test: &str, lines: &str) -> Command {
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", &format!("worker::pool::tests::{test}"), "--nocapture"]);
+        child.args(["--exact", &format!("pool::tests::{test}"), "--nocapture"]);
         child.env(CHILD, lines).env_remove("RUST_LOG").stdout(Stdio::null());
         child
     }

@@ -88,7 +88,7 @@ impl Attached {
             }
             Err(source) => {
                 let path = new.of.mtu(&self.name);
-                Err(PortsError::Open { name: self.name.clone(), path, source })
+                Err(PortsError::Open { name: self.name.clone(), path, source: source.into() })
             }
         }
     }

@@ -135,7 +135,7 @@ fn each_error_of_a_port_has_a_code_a_field_and_a_remedy() {
             PortsError::Open {
                 name: name(),
                 path: format!("{PATH}.rx-pcap"),
-                source: OpenError::NobodyListens { path: "/run/v.sock".into() },
+                source: OpenError::NobodyListens { path: "/run/v.sock".into() }.into(),
             },
             Code::FailedPrecondition,
             "vnic[name=web-1.a].port.rx_pcap",
@@ -170,7 +170,11 @@ fn each_error_of_a_port_has_a_code_a_field_and_a_remedy() {
             Code::FailedPrecondition,
             PATH,
         ),
-        (PortsError::Ethdev { name: name(), path: path(), source: device }, Code::FailedPrecondition, PATH),
+        (
+            PortsError::Ethdev { name: name(), path: path(), source: device.into() },
+            Code::FailedPrecondition,
+            PATH,
+        ),
         (PortsError::TooMany { path: path() }, Code::ResourceExhausted, PATH),
         (PortsError::Thread { name: name(), source: full() }, Code::ResourceExhausted, ""),
         (PortsError::Ended { name: name() }, Code::Internal, ""),
@@ -387,7 +391,7 @@ fn each_error_of_opening_a_port_is_about_a_key_of_it_and_has_a_remedy() {
         assert_eq!(source.key(&spec(port)), key, "{port}: {source}");
         let path = key.map_or(PATH.to_owned(), |key| format!("{PATH}.{key}"));
         let field = path.replace("-pcap", "_pcap").replace("-iface", "_iface");
-        assert_refused(PortsError::Open { name: "p".into(), path, source }, code, &field);
+        assert_refused(PortsError::Open { name: "p".into(), path, source: source.into() }, code, &field);
     }
 }
 
@@ -427,7 +431,7 @@ fn each_refusal_of_a_driver_has_a_code_and_a_remedy() {
     for (source, code) in cases {
         assert_told(&Problem::of_device(&source, "port"), code, "port");
         let path = PATH.to_owned();
-        assert_refused(PortsError::Ethdev { name: "p".into(), path, source }, code, PATH);
+        assert_refused(PortsError::Ethdev { name: "p".into(), path, source: source.into() }, code, PATH);
     }
 }
 
