@@ -1,8 +1,10 @@
 //! What objects cannot be together: a client is told which field of which object it is, and what to do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
+use std::time::Duration;
+
 use tests::api::{self, Api, NETWORKS, creation, problems};
-use tests::{Daemon, Netns};
+use tests::{Daemon, Netns, wait_for};
 use tonic::Code;
 use vswitch_api::v1::object::Spec;
 use vswitch_api::v1::*;
@@ -122,6 +124,9 @@ fn api_faults_that_the_switch_finds_name_the_field_and_what_to_do() {
     for words in ["h0 down", "h0 name x0", "x0 up"] {
         host.ip(&format!("link set {words}"));
     }
+    wait_for("vm1's link", Duration::from_secs(10), || {
+        (!daemon.ctl("port list").contains("  down  ")).then_some(())
+    });
     let (config, ports) = (daemon.ctl("show config"), daemon.ctl("port list"));
     let port = |name: &str, kind, rx_queues| {
         let port = Some(PortSpec { kind: Some(kind) });
