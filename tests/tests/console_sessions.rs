@@ -238,7 +238,8 @@ fn console_ctrl_c_at_the_console_of_a_switch_does_not_end_it_before_the_console_
     // It is opened for reading, too, so that neither end waits for the other.
     let mut typed = std::fs::OpenOptions::new().read(true).write(true).open(&keys).unwrap();
     let mut type_in = |text: &str| typed.write_all(text.as_bytes()).unwrap();
-    let shell = |run: &str| format!("exec script -qec 'exec {run} --interactive' /dev/null <{}", keys.display());
+    let shell =
+        |run: &str| format!("exec script -qec 'exec {run} --interactive' /dev/null <{}", keys.display());
     start_by_a_shell(&mut scene.daemon, &scene.lab.host, shell);
     type_in("vpc add blue vni 200\n");
     wait_for("the console to work", Duration::from_secs(10), || {
