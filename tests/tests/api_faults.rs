@@ -170,6 +170,7 @@ fn api_faults_that_the_switch_finds_name_the_field_and_what_to_do() {
     assert_eq!((daemon.ctl("show config"), daemon.ctl("port list")), (config, ports));
     let said = daemon.try_ctl("port attach nic pci address=0000:01:00.0").unwrap_err();
     assert!(said.contains("port nic is on the PCI bus") && !said.contains("port[name"), "{said}");
+    host.ip("link del x0");
     daemon.end();
 }
 
