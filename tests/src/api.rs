@@ -71,7 +71,19 @@ impl Api {
     /// # Errors
     /// The refusal.
     pub fn create(&mut self, spec: Spec) -> Result<Entry, Status> {
-        let request = CreateRequest { object: Some(object(spec)), ..CreateRequest::default() };
+        self.create_with(spec, false)
+    }
+
+    /// Creates an object, and waits for its port.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn create_and_wait(&mut self, spec: Spec) -> Result<Entry, Status> {
+        self.create_with(spec, true)
+    }
+
+    fn create_with(&mut self, spec: Spec, wait: bool) -> Result<Entry, Status> {
+        let request = CreateRequest { object: Some(object(spec)), wait, ..CreateRequest::default() };
         Ok(self.runtime.block_on(self.objects.create(request))?.into_inner())
     }
 

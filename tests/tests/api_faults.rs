@@ -116,10 +116,10 @@ fn api_faults_that_the_switch_finds_name_the_field_and_what_to_do() {
         let veth = port_spec::Veth { iface: iface.into(), ..Default::default() };
         Spec::Vnic(api::vnic(name, "red", number, port_spec::Kind::Veth(veth)))
     };
-    create_and_wait(&mut api, on("h0", "vm1", 1)).unwrap();
+    api.create_and_wait(on("h0", "vm1", 1)).unwrap();
     api.create(api::vpc("blue", 200)).unwrap();
     api.create(api::subnet("blue", "10.0.0.0/24")).unwrap();
-    create_and_wait(&mut api, Spec::Vnic(Vnic { vpc: "blue".into(), ..vnic("vm3", 3) })).unwrap();
+    api.create_and_wait(Spec::Vnic(Vnic { vpc: "blue".into(), ..vnic("vm3", 3) })).unwrap();
     // Under another name it is the same interface, which the config alone does not tell.
     for words in ["h0 down", "h0 name x0", "x0 up"] {
         host.ip(&format!("link set {words}"));
@@ -159,7 +159,7 @@ fn api_faults_that_the_switch_finds_name_the_field_and_what_to_do() {
         (far, Code::FailedPrecondition, "location[vni=100,vip=10.0.0.9].vtep", "add a gateway"),
     ];
     for (spec, code, field, remedy) in cases {
-        assert_refused(&create_and_wait(&mut api, spec).unwrap_err(), code, field, remedy);
+        assert_refused(&api.create_and_wait(spec).unwrap_err(), code, field, remedy);
     }
     let table = Spec::Nft(Nft { entries: Some(32_768), ..Default::default() });
     let refused = api.update(table, &["entries"]).unwrap_err();
@@ -172,11 +172,6 @@ fn api_faults_that_the_switch_finds_name_the_field_and_what_to_do() {
     assert!(said.contains("port nic is on the PCI bus") && !said.contains("port[name"), "{said}");
     host.ip("link del x0");
     daemon.end();
-}
-
-fn create_and_wait(api: &mut Api, spec: Spec) -> Result<Entry, tonic::Status> {
-    let request = CreateRequest { object: Some(api::object(spec)), wait: true, ..Default::default() };
-    Ok(api.runtime.block_on(api.objects.create(request))?.into_inner())
 }
 
 #[track_caller]

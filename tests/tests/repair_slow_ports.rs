@@ -15,11 +15,6 @@ const TAPS: usize = 40;
 /// What an answer may take beside a port that takes seconds, on a machine that does other things, too.
 const BOUND: Duration = Duration::from_millis(1500);
 
-fn create_and_wait(api: &mut Api, spec: Spec) -> Result<Entry, Status> {
-    let request = CreateRequest { object: Some(api::object(spec)), wait: true, ..Default::default() };
-    Ok(api.runtime.block_on(api.objects.create(request))?.into_inner())
-}
-
 /// A folder in which nobody gets on: to make a socket there takes until somebody lets the file system go on.
 fn frozen() -> (Workdir, String) {
     let dir = Workdir::new("frozen");
@@ -115,7 +110,7 @@ fn repair_control_answers_beside_ports_that_take_seconds() {
             let port = PortSpec { kind: Some(port_spec::Kind::Tap(tap)) };
             let port = Port { name: "behind".into(), port: Some(port), ..Default::default() };
             // The one thread that opens ports is with the slow one.
-            let entry = create_and_wait(&mut api, Spec::Port(port)).unwrap();
+            let entry = api.create_and_wait(Spec::Port(port)).unwrap();
             assert_eq!(entry.status.unwrap().state(), State::Pending);
         })
     };
@@ -149,7 +144,7 @@ fn repair_control_answers_while_a_port_makes_room_for_another() {
     let mut api = Api::connect(&socket);
     let has = |name: &str| host.interfaces().iter().any(|iface| iface == name);
     for (name, number) in [("one", 1), ("two", 2)] {
-        create_and_wait(&mut api, Spec::Vnic(api::tap_vnic(name, "red", number))).unwrap();
+        api.create_and_wait(Spec::Vnic(api::tap_vnic(name, "red", number))).unwrap();
         assert!(has(name) && state(&mut api, name) == State::Up);
     }
     let busy = {
@@ -179,7 +174,7 @@ fn repair_control_answers_while_a_port_makes_room_for_another() {
     let gone = replace_and_wait(&mut api, filed_vnic("two", 2, &at), Duration::from_millis(300));
     assert!(gone.is_none(), "{gone:?}");
     // Somebody who is gone before a port of the same vNIC comes, and somebody who takes that away: the last word counts.
-    create_and_wait(&mut api, Spec::Vnic(api::tap_vnic("three", "red", 3))).unwrap();
+    api.create_and_wait(Spec::Vnic(api::tap_vnic("three", "red", 3))).unwrap();
     let gone = replace_and_wait(&mut api, filed_vnic("three", 3, &at), Duration::from_millis(300));
     assert!(gone.is_none(), "{gone:?}");
     api.delete(Kind::Vnic, "three").unwrap();
@@ -218,20 +213,20 @@ fn repair_control_tells_who_waits_what_became_of_the_port() {
     // One that cannot be opened is refused, and nothing of it stays.
     let packet = port_spec::AfPacket { iface: "nosuch0".into(), ..Default::default() };
     let bad = Spec::Vnic(api::vnic("bad", "red", 9, port_spec::Kind::AfPacket(packet)));
-    let refused = create_and_wait(&mut api, bad.clone()).unwrap_err();
+    let refused = api.create_and_wait(bad.clone()).unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
     assert_eq!(problems(&refused)[0].1, "vnic[name=bad].port.iface");
     assert!(problems(&refused)[0].2.contains("nosuch0"), "{refused:?}");
     assert_eq!((daemon.ctl("show config"), daemon.ctl("port list")), before);
     // One that can is up when the answer comes.
-    let entry = create_and_wait(&mut api, Spec::Vnic(api::tap_vnic("one", "red", 1))).unwrap();
+    let entry = api.create_and_wait(Spec::Vnic(api::tap_vnic("one", "red", 1))).unwrap();
     assert_eq!(entry.status.unwrap().state(), State::Up);
     // Without waiting it is there, and says why it is not up.
     let entry = api.create(bad).unwrap();
     assert!(matches!(entry.status.unwrap().state(), State::Pending | State::Down));
     api.delete(Kind::Vnic, "bad").unwrap();
     // What is wrong with a change is said at once, and no port is opened for it.
-    let refused = create_and_wait(&mut api, Spec::Vnic(api::tap_vnic("two", "nowhere", 2))).unwrap_err();
+    let refused = api.create_and_wait(Spec::Vnic(api::tap_vnic("two", "nowhere", 2))).unwrap_err();
     assert!(refused.message().contains("nowhere"), "{refused:?}");
     assert!(!host.interfaces().iter().any(|name| name == "two"));
     // Clients that go away while they wait leave nothing.

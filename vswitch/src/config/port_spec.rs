@@ -359,6 +359,11 @@ impl PortSpec {
         }
     }
 
+    /// It is the tap of this name in the network namespace of the switch.
+    pub fn is_tap_here(&self, iface: &str) -> bool {
+        matches!(self, Self::Tap(tap) if tap.netns.is_none() && tap.iface == iface)
+    }
+
     /// It is on the PCI bus, or members of it are.
     pub fn is_on_pci(&self) -> bool {
         self.parts().iter().any(|part| matches!(part, Self::Pci(_) | Self::Representor(_)))

@@ -2,7 +2,7 @@
 //!
 //! Whoever hears it (a client of etcd, of a BGP speaker) owns what it brings, and neither moves nor removes what others brought. What
 //! cannot be is refused alone, with the reason; the rest of the batch is done. Of what is refused, locations are to be said again when there may
-//! be room for them ([`Switch::vlt_room`]); VTEPs are known, and placed when there is.
+//! be room for them ([`Topology::vlt_room`](crate::topology::Topology::vlt_room)); VTEPs are known, and placed when there is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -177,16 +177,10 @@ impl Switch {
         self.events.add("vlt-full", text, json!({ "what": what.to_string(), "entries": entries }));
     }
 
-    /// Slots of the VLT that are free.
-    pub fn vlt_room(&self) -> usize {
-        let (used, capacity) = self.topology.vlt_usage();
-        capacity - used
-    }
-
     /// Gives slots to VTEPs that were left out, where there are some again. True when there are.
     pub(super) fn place_left_out(&mut self) -> bool {
-        let (used, capacity) = self.topology.vlt_usage();
-        self.is_full_told &= capacity - used <= capacity / MUCH_ROOM;
+        let (_, entries) = self.topology.vlt_usage();
+        self.is_full_told &= self.topology.vlt_room() <= entries / MUCH_ROOM;
         let placed = self.topology.place_left_out(&self.config, &self.neighbours);
         placed.unwrap_or_else(|error| {
             tracing::error!(%error, "VTEPs for which there is room again are not heard");

@@ -53,9 +53,8 @@ impl Topology {
             }
         }
         for (at, location) in come.iter().enumerate() {
-            let is_known = vteps.contains(&location.vtep);
-            let checked = if is_known { Ok(()) } else { self.check_location(location) };
-            if !is_known && checked.is_ok() {
+            let checked = if vteps.contains(&location.vtep) { Ok(()) } else { self.check_location(location) };
+            if checked.is_ok() {
                 vteps.insert(location.vtep);
             }
             let checked = checked.and_then(|()| Ok(validate::location(config, location)?));
@@ -170,8 +169,7 @@ impl Topology {
         config: &Config,
         neighbours: &Neighbours,
     ) -> Result<bool, TopologyError> {
-        let (used, capacity) = self.vlt_usage();
-        if self.draft.unplaced.is_empty() || used >= capacity {
+        if self.draft.unplaced.is_empty() || self.vlt_room() == 0 {
             return Ok(false);
         }
         self.redraft(neighbours, |topology| {

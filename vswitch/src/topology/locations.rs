@@ -159,8 +159,11 @@ impl Topology {
         slots: usize,
         path: impl FnOnce() -> String,
     ) -> Result<(), TopologyError> {
-        let (used, entries) = self.vlt_usage();
-        if used + slots > entries { Err(TopologyError::VltFull { entries, path: path() }) } else { Ok(()) }
+        if slots <= self.vlt_room() {
+            return Ok(());
+        }
+        let (_, entries) = self.vlt_usage();
+        Err(TopologyError::VltFull { entries, path: path() })
     }
 
     pub(super) fn vpc_of(&self, location: &LocationConfig) -> Result<u32, TopologyError> {

@@ -260,6 +260,12 @@ impl Topology {
         (self.writer.used(), self.writer.table().capacity())
     }
 
+    /// Slots of the VLT that are free.
+    pub fn vlt_room(&self) -> usize {
+        let (used, entries) = self.vlt_usage();
+        entries - used
+    }
+
     /// Ends the change in progress: the snapshot to publish.
     pub fn commit(&mut self) -> Arc<Snapshot> {
         self.fresh.clear();

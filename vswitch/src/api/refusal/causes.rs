@@ -18,14 +18,14 @@ use std::io;
 
 use pmd::{Errno, PortError};
 use tonic::Code;
+use worker::mailbox::WorkerError;
+use worker::pool::PoolError;
 
 use crate::config::path;
 use crate::port::OpenError;
 use crate::rdma;
 use crate::switch::{PortsError, SwitchError};
 use crate::topology::TopologyError;
-use worker::mailbox::WorkerError;
-use worker::pool::PoolError;
 
 /// A code, and the path of a value of the config, as [`ConfigError::path`](crate::config::ConfigError::path) has it. What is about the port
 /// that a request names is at `port`.

@@ -150,8 +150,8 @@ impl Follower {
             return Ok(Duration::ZERO);
         }
         let look = |controller: &mut Controller| {
-            let left_out = controller.switch.topology().left_out().collect();
-            (controller.switch.vlt_room(), left_out)
+            let topology = controller.switch.topology();
+            (topology.vlt_room(), topology.left_out().collect())
         };
         let (room, left_out) = self.asker.ask("a look at what there is room for", look).await?;
         for placed in self.refusals.left_out(left_out) {

@@ -12,7 +12,6 @@ use worker::mailbox::WorkerError;
 use worker::{Pool, RemovedPort, WorkerCommand};
 
 use super::{Attached, PortTable};
-use crate::config::PortSpec;
 use crate::port::{Undo, shared_interface};
 use crate::switch::error::PortsError;
 use crate::switch::opening::Ready;
@@ -145,8 +144,7 @@ impl PortTable {
     /// Has the punt taps removed that a change has taken out of the config, when nothing of this process has them any more.
     pub(in crate::switch) fn remove_taps(&mut self) {
         for iface in std::mem::take(&mut self.taps_left) {
-            let is_on = |port: &Departing| matches!(&port.port.wanted.spec, PortSpec::Tap(tap) if tap.netns.is_none() && tap.iface == iface);
-            match self.departing.iter().any(is_on) {
+            match self.departing.iter().any(|port| port.port.wanted.spec.is_tap_here(&iface)) {
                 true => drop(self.taps_left.insert(iface)),
                 false => self.opener.remove_tap(iface),
             }

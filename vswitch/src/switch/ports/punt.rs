@@ -6,7 +6,7 @@
 //! Their interfaces stay when the process ends, however it does, and the next one takes them again by their names: what the host has made
 //! of them, addresses and routes, goes with its uplink alone, or with the uplink's `host = "punt"`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use pipelines::snapshot::{NO_PORT, PortIndex, mac_from};
 use pmd::PortError;
@@ -46,16 +46,9 @@ impl Switch {
 impl PortTable {
     /// A change is in force: the punt taps that it has taken out of the config, whose interfaces stayed until now, are to be removed.
     pub(in super::super) fn want_taps(&mut self, old: &Config, want: &BTreeMap<String, WantedPort>) {
-        let wanted: BTreeSet<&str> = want
-            .values()
-            .filter_map(|port| match &port.spec {
-                PortSpec::Tap(tap) if tap.netns.is_none() => Some(tap.iface.as_str()),
-                _ => None,
-            })
-            .collect();
         let had = old.uplinks.iter().filter_map(|uplink| uplink.punt_tap());
         self.taps_left.extend(had.map(|tap| tap.iface));
-        self.taps_left.retain(|iface| !wanted.contains(iface.as_str()));
+        self.taps_left.retain(|iface| !want.values().any(|port| port.spec.is_tap_here(iface)));
     }
 
     fn keep_tap(&mut self, index: PortIndex) -> Result<(), PortError> {
