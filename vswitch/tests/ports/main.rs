@@ -211,6 +211,32 @@ fn a_tap_of_another_program_is_left_alone() {
 }
 
 #[test]
+fn a_tap_that_stayed_is_removed_and_nothing_else_of_its_name() {
+    let mut lab = Lab::new();
+    let kept = |what: &str| {
+        let refused = port::remove_tap("t0").unwrap_err();
+        assert!(matches!(&refused, OpenError::NoTap { iface, .. } if iface == "t0"), "{refused:?}");
+        assert!(refused.to_string().contains(what), "{refused}");
+    };
+    let tap = lab.run(r#"kind = "tap", iface = "t0", persist = true"#);
+    kept("has it open");
+    tap.close();
+    lab.check_clean(&["t0"]);
+    for _ in 0..2 {
+        port::remove_tap("t0").unwrap();
+        lab.check_clean(&[]);
+    }
+    // Somebody else has given the name to something of his own meanwhile.
+    veth("t0", "v1", 1500);
+    kept("veth");
+    lab.check_clean(&["t0", "v1"]);
+    run("ip link del t0");
+    run("ip tuntap add t0 mode tap");
+    kept("several queues");
+    lab.check_clean(&["t0"]);
+}
+
+#[test]
 fn af_packet_passes_both_ways_with_the_mtu_that_is_wanted() {
     let mut lab = Lab::with_room(12_288);
     veth("v0", "v1", 1500);
