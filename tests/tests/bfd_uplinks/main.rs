@@ -294,7 +294,7 @@ fn withstands_forged_packets(family: Family) {
     let figures =
         format!("{dropped} of {forged} forged packets dropped by name, {missed} not received: {names}");
     println!("{figures}");
-    assert!(dropped * 5 > forged && (forged..=came).contains(&(dropped + missed)), "{came} came: {figures}");
+    assert!(dropped > 20_000 && (forged..=came).contains(&(dropped + missed)), "{came} came: {figures}");
     assert_eq!(after.get("fwd.drops.bfd-limit"), before.get("fwd.drops.bfd-limit"));
     ways.stop(bfdd);
 }
