@@ -47,7 +47,7 @@ pub use vpc::Vpc;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use wire::MacAddr;
+use wire::{MacAddr, TunnelTso};
 
 use crate::bfd::BfdSessions;
 use crate::ecn::EcnEncap;
@@ -100,6 +100,8 @@ pub struct PortRow {
     /// Its device takes TCP super-frames and cuts them, or hands them whole to a kernel or guest that does: what is for it is
     /// not cut in software.
     pub takes_super_frames: bool,
+    /// What its device does with TCP super-frames inside VxLAN: where it cuts them, they leave whole.
+    pub tunnel_tso: Option<TunnelTso>,
     /// Partner in the `io` and `mac` forwarding modes, or [`NO_PORT`].
     pub partner: PortIndex,
     /// The port's own MAC address, for `mac` forwarding.

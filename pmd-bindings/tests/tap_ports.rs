@@ -120,6 +120,7 @@ fn tap_gso_super_frames_go_whole_both_ways_and_say_so() {
         l4_checksum: Some(L4Checksum::Tcp),
         tso_size: 1448,
         ipv6: false,
+        outer: None,
     };
     unshare();
     let eal = eal();

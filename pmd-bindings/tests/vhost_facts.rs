@@ -86,6 +86,7 @@ const LENGTHS: TxRequest = TxRequest {
     l4_checksum: Some(L4Checksum::Tcp),
     tso_size: 0,
     ipv6: false,
+    outer: None,
 };
 
 #[test]

@@ -1,5 +1,6 @@
 //! super_frame: TCP super-frames. They go through the other stages as one packet and are cut at the very end, so that a flow is
-//! looked up, and its packet paid for, once; to a port that takes them they go whole.
+//! looked up, and its packet paid for, once; to a port that takes them, and into a tunnel by an uplink whose device cuts them
+//! there, they go whole.
 //!
 //! What is a super-frame and how it is cut, [`wire::segment`] knows. Here are the two ways out: to a place, as
 //! [`forward`] sends packets, and to a port, for what no stage reads. Pieces are packets like any other: each
@@ -7,10 +8,11 @@
 
 use wire::parse::parse_into;
 use wire::segment::{Segmentation, SuperFrame};
-use wire::{ChecksumState, Headers, PacketBuf, TxRequest};
+use wire::{ChecksumState, Headers, OuterHeaders, PacketBuf, TxRequest, View, ipv4};
 
 use super::forward::{self, EncapInput, Origin, Refused};
 use super::parse::{Completed, complete_checksum};
+use super::tunnel::{self, Patch};
 use super::{Cx, bind};
 use crate::Sink;
 use crate::burst::Burst;
@@ -21,7 +23,7 @@ use crate::drops::DropReason;
 use crate::miss::MissLimits;
 use crate::nft::Nft;
 use crate::snapshot::{PortIndex, Snapshot};
-use crate::vlt::Place;
+use crate::vlt::{Place, Tunnel};
 
 /// Judges a packet with a segment size: a super-frame, or an ordinary packet of one segment, whose checksum is completed.
 ///
@@ -107,7 +109,12 @@ pub(super) fn run<P: PacketBuf, S: Sink<P>>(
     }
 }
 
-/// [`forward::to_place`] for a super-frame: whole to a vNIC whose port takes it, else in pieces.
+/// The smallest segment size that is left to a device inside a tunnel. The sender chooses it, and what is smaller than i40e takes
+/// (`I40E_MIN_TSO_MSS`) its hardware may hold against the whole port.
+const MIN_DEVICE_SEGMENT: u16 = 256;
+
+/// [`forward::to_place`] for a super-frame: whole to a vNIC whose port takes it and into a tunnel whose uplink cuts it, else in
+/// pieces.
 ///
 /// # Errors
 /// As there, before anything was sent. Pieces that come to nothing later are dropped by name.
@@ -135,6 +142,14 @@ pub(super) fn to_place<P: PacketBuf, S: Sink<P>>(
             return Ok(());
         }
     }
+    if let Place::Remote(tunnel) = place
+        && origin.direction == Direction::Out
+    {
+        match whole_into_tunnel(cx, sink, packet, frame, &tunnel, flow) {
+            Ok(()) => return Ok(()),
+            Err(back) => packet = back,
+        }
+    }
     // The first piece is as long as any: where it goes, all go.
     let (mut made, mut refusal) = (0, Some(DropReason::NO_BUFFER));
     for piece in frame.cut(&packet).map_while(|piece| piece) {
@@ -154,6 +169,59 @@ pub(super) fn to_place<P: PacketBuf, S: Sink<P>>(
     }
     cx.counters.copies.add(frame.pieces() as u64 - 1);
     lost(cx, origin, DropReason::NO_BUFFER, (frame.pieces() - made) as u64);
+    Ok(())
+}
+
+/// Sends a super-frame whole into a tunnel if the device of the uplink cuts it there.
+///
+/// # Errors
+/// The packet, which is not for the device, or has no room for the headers of the tunnel. It can still be cut.
+fn whole_into_tunnel<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    sink: &mut S,
+    mut packet: P,
+    frame: &SuperFrame,
+    tunnel: &Tunnel,
+    flow: EncapInput,
+) -> Result<(), P> {
+    let Some((uplink, hop)) = cx.snapshot.way(tunnel.group, flow.source_port) else {
+        return Err(packet);
+    };
+    let Some(tso) = cx.snapshot.ports.get(usize::from(uplink.port)).and_then(|row| row.tunnel_tso) else {
+        return Err(packet);
+    };
+    let (tunnel_len, is_tagged) = (usize::from(tunnel.len), uplink.vlan.is_some());
+    let l2_len: u8 = if is_tagged { 18 } else { 14 };
+    let is_ipv6 = tunnel_len == tunnel::overhead(true, is_tagged);
+    // The outer lengths have 16 bits. Headers that are plain are no more than 188 bytes, those of the tunnel included: mlx5 writes up
+    // to 192 into a descriptor (`MLX5_MAX_TSO_HEADER` of DPDK 22.11.11).
+    let taken = frame.has_plain_headers()
+        && frame.segment_size() >= MIN_DEVICE_SEGMENT
+        && frame.frame_len() + tunnel_len <= usize::from(uplink.mtu) + usize::from(l2_len)
+        && packet.len() + tunnel_len <= usize::from(u16::MAX)
+        && packet.segments().count() <= usize::from(tso.max_segments)
+        && (!is_ipv6 || tso.outer_udp_checksum || uplink.udp6_zero_checksum);
+    if !taken {
+        return Err(packet);
+    }
+    let l3_len = if is_ipv6 { 40 } else { 20 };
+    let outer =
+        OuterHeaders { l2_len, l3_len, ipv6: is_ipv6, udp_checksum: is_ipv6 && !uplink.udp6_zero_checksum };
+    let patch = Patch {
+        tos: tunnel::outer_tos(&cx.snapshot.settings, flow.tos),
+        source_port: flow.source_port,
+        // Where it is not to be zero, the device fills it.
+        zero_checksum6: true,
+        link: hop.link_header(uplink.source),
+    };
+    if !frame.request_in_tunnel(&mut packet, outer) || !tunnel::encapsulate(&mut packet, tunnel, patch) {
+        return Err(packet);
+    }
+    if !is_ipv6 && let Some(ip) = ipv4::Header::view_mut_at(packet.head_mut(), usize::from(l2_len)) {
+        ip.checksum.set(0);
+    }
+    cx.counters.encapsulated.add(1);
+    sink.send(uplink.port, packet);
     Ok(())
 }
 

@@ -7,6 +7,7 @@
 
 pub mod fixture;
 mod groups;
+pub mod nic;
 pub mod offload;
 pub mod open;
 mod routes;

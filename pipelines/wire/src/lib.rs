@@ -52,6 +52,6 @@ pub mod vxlan;
 pub use headers::{Flags, Headers, L3};
 pub use heap::HeapBuf;
 pub use malformed::Malformed;
-pub use packet::{ChecksumState, PacketBuf, RxFacts, TxRequest};
+pub use packet::{ChecksumState, OuterHeaders, PacketBuf, RxFacts, TunnelTso, TxRequest};
 pub use types::{Dscp, Ecn, MacAddr, Psn, Qpn, Vni};
 pub use view::View;

@@ -46,12 +46,40 @@ pub struct TxRequest {
     /// Fill the IPv4 header checksum.
     pub ipv4_checksum: bool,
     /// Fill the TCP or UDP checksum, whose field holds the pseudo-header sum. Of a super-frame that sum covers the length of
-    /// the super-frame, as virtio (`VIRTIO_NET_HDR_F_NEEDS_CSUM`) and Linux have it.
+    /// the super-frame, as virtio (`VIRTIO_NET_HDR_F_NEEDS_CSUM`) and Linux have it; of one inside a tunnel it covers no length,
+    /// as DPDK's drivers want it (`rte_ipv4_phdr_cksum` with `RTE_MBUF_F_TX_TCP_SEG`).
     pub l4_checksum: Option<L4Checksum>,
     /// TSO segment size (bytes of payload per segment), 0 for none.
     pub tso_size: u16,
     /// The packet is IPv6 (otherwise IPv4).
     pub ipv6: bool,
+    /// The packet is going to be inside a tunnel of VxLAN. All of the above is said of the packet inside, with UDP and VxLAN header
+    /// counted to its layer 2.
+    pub outer: Option<OuterHeaders>,
+}
+
+/// The headers of a tunnel around a super-frame, of which a transmitting device gives each piece its own: lengths and, over IPv4, the
+/// header checksum. All lengths in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OuterHeaders {
+    /// Outer layer 2 header length, tags included.
+    pub l2_len: u8,
+    /// Outer layer 3 header length.
+    pub l3_len: u16,
+    /// The outer packet is IPv6 (otherwise IPv4).
+    pub ipv6: bool,
+    /// Fill the outer UDP checksum, too (otherwise it stays zero).
+    pub udp_checksum: bool,
+}
+
+/// What a transmitting device does with TCP super-frames inside VxLAN that it cuts ([`TxRequest::outer`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TunnelTso {
+    /// It fills the outer UDP checksum of each piece; otherwise that is zero, which IPv6 forbids unless both ends have agreed (RFC
+    /// 6935 section 5).
+    pub outer_udp_checksum: bool,
+    /// Most segments of memory that a super-frame may lie in.
+    pub max_segments: u16,
 }
 
 /// Which L4 checksum a device is asked to fill.

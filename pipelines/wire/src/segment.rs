@@ -11,7 +11,7 @@
 
 use crate::checksum::Sum;
 use crate::headers::{Flags, Headers, L3};
-use crate::packet::{ChecksumState, L4Checksum, PacketBuf, RxFacts, TxRequest};
+use crate::packet::{ChecksumState, L4Checksum, OuterHeaders, PacketBuf, RxFacts, TxRequest};
 use crate::view::View;
 use crate::{ipv4, ipv6, l4, tcp};
 
@@ -23,6 +23,10 @@ pub const MAX_PIECES: usize = 128;
 pub const MIN_SEGMENT: u16 = 8;
 /// Most bytes of headers from Ethernet to TCP, options and extension headers included.
 pub const MAX_HEADERS: usize = 256;
+/// Bytes of an untagged Ethernet header.
+const ETHERNET: u8 = 14;
+/// Bytes of UDP (RFC 768) and VxLAN (RFC 7348 section 5).
+const UDP_VXLAN: u8 = 16;
 
 /// What a packet with a segment size is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +100,16 @@ impl SuperFrame {
     /// Bytes of headers in front of the data, from Ethernet on: each piece has its own.
     pub fn header_len(&self) -> usize {
         self.headers.payload_offset()
+    }
+
+    /// True without VLAN tags, options of IPv4 and extension headers of IPv6: what a device's parser finds its way through, too.
+    pub fn has_plain_headers(&self) -> bool {
+        let h = &self.headers;
+        let ip_len = match h.l3 {
+            L3::Ipv6 => ipv6::HEADER_LEN,
+            L3::Ipv4 | L3::None | L3::Arp => ipv4::HEADER_LEN,
+        };
+        h.l3_offset == ETHERNET && usize::from(h.l4_offset) == usize::from(h.l3_offset) + ip_len
     }
 
     /// Bytes of the longest piece as a frame.
@@ -194,15 +208,50 @@ impl SuperFrame {
         {
             ipv4::fill_checksum(header);
         }
+        packet.request_tx(TxRequest { l2_len: h.l3_offset + vlan, ..self.tx_request() });
+        true
+    }
+
+    /// Readies the super-frame to be sent inside a tunnel of VxLAN by a device that cuts it there: makes the request, and leaves in
+    /// the checksum fields what DPDK's drivers want of TSO, zero in IPv4's and the pseudo-header sum without a length in TCP's
+    /// (`rte_ipv4_phdr_cksum`). The headers of the tunnel are put in front afterwards. `false` (and no change) when the packet
+    /// cannot be written.
+    pub fn request_in_tunnel<P: PacketBuf>(&self, packet: &mut P, outer: OuterHeaders) -> bool {
+        let h = &self.headers;
+        let sum = l4::pseudo_header(h, packet.head(), 0).map(Sum::fold);
+        if !sum.is_some_and(|sum| l4::write(h, packet.head_mut(), sum)) {
+            return false;
+        }
+        let is_ipv4 = h.l3 == L3::Ipv4;
+        if is_ipv4 && let Some(ip) = ipv4::Header::view_mut_at(packet.head_mut(), usize::from(h.l3_offset)) {
+            ip.checksum.set(0);
+        }
         packet.request_tx(TxRequest {
-            l2_len: h.l3_offset + vlan,
+            l2_len: UDP_VXLAN + h.l3_offset,
+            ipv4_checksum: is_ipv4,
+            outer: Some(outer),
+            ..self.tx_request()
+        });
+        true
+    }
+
+    /// What is the same in every request.
+    fn tx_request(&self) -> TxRequest {
+        let h = &self.headers;
+        TxRequest {
+            l2_len: h.l3_offset,
             l3_len: h.l4_offset - u16::from(h.l3_offset),
             l4_len: h.l4_len,
             ipv4_checksum: false,
             l4_checksum: Some(L4Checksum::Tcp),
             tso_size: self.size,
             ipv6: h.l3 == L3::Ipv6,
-        });
-        true
+            outer: None,
+        }
+    }
+
+    /// Bytes of data in each piece but the last.
+    pub fn segment_size(&self) -> u16 {
+        self.size
     }
 }

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use dpdk_sys as sys;
 use wire::packet::L4Checksum;
-use wire::{ChecksumState, PacketBuf, RxFacts, TxRequest};
+use wire::{ChecksumState, OuterHeaders, PacketBuf, RxFacts, TxRequest};
 
 use super::{Mbuf, Segment};
 use crate::flags;
@@ -131,6 +131,12 @@ impl PacketBuf for Mbuf {
 }
 
 impl Mbuf {
+    /// True when the transmitting device is asked to cut it: then it may be longer than the device's MTU.
+    #[inline]
+    pub fn is_cut_by_device(&self) -> bool {
+        self.segment().flags() & flags::TX_TCP_SEG != 0
+    }
+
     /// A packet with the same bytes and facts in buffers of the same pool, or `None` when that is exhausted.
     pub(crate) fn deep_copy(&self) -> Option<Self> {
         let segment = self.segment();
@@ -193,6 +199,23 @@ fn encode(request: TxRequest) -> (u64, u64) {
         | (u64::from(request.l3_len) & flags::L3_LEN_MASK) << flags::L3_LEN_SHIFT
         | (u64::from(request.l4_len) & flags::L4_LEN_MASK) << flags::L4_LEN_SHIFT
         | u64::from(request.tso_size) << flags::TSO_SEGSZ_SHIFT;
+    let (outer_bits, outer_lengths) = request.outer.map_or((0, 0), encode_outer);
+    (bits | outer_bits, lengths | outer_lengths)
+}
+
+/// What the headers of a tunnel add to them.
+fn encode_outer(outer: OuterHeaders) -> (u64, u64) {
+    let mut bits = flags::TX_TUNNEL_VXLAN;
+    bits |= match outer.ipv6 {
+        true => flags::TX_OUTER_IPV6,
+        // An IPv4 header has a checksum.
+        false => flags::TX_OUTER_IPV4 | flags::TX_OUTER_IP_CKSUM,
+    };
+    if outer.udp_checksum {
+        bits |= flags::TX_OUTER_UDP_CKSUM;
+    }
+    let lengths = (u64::from(outer.l2_len) & flags::OUTER_L2_LEN_MASK) << flags::OUTER_L2_LEN_SHIFT
+        | (u64::from(outer.l3_len) & flags::OUTER_L3_LEN_MASK) << flags::OUTER_L3_LEN_SHIFT;
     (bits, lengths)
 }
 
@@ -218,5 +241,27 @@ mod tests {
         let udp =
             TxRequest { ipv4_checksum: true, l4_checksum: Some(L4Checksum::Udp), ..TxRequest::default() };
         assert_eq!(encode(udp).0, flags::TX_IP_CKSUM | flags::TX_UDP_CKSUM | flags::TX_IPV4);
+    }
+
+    #[test]
+    fn a_request_inside_a_tunnel_names_the_outer_headers_too() {
+        let inside = TxRequest {
+            l2_len: 30,
+            l3_len: 20,
+            l4_len: 32,
+            ipv4_checksum: true,
+            l4_checksum: Some(L4Checksum::Tcp),
+            tso_size: 1398,
+            ..TxRequest::default()
+        };
+        let (plain, lengths) = encode(inside);
+        let outer = OuterHeaders { l2_len: 18, l3_len: 20, ipv6: false, udp_checksum: false };
+        let v4 = flags::TX_TUNNEL_VXLAN | flags::TX_OUTER_IPV4 | flags::TX_OUTER_IP_CKSUM;
+        let with = |outer| encode(TxRequest { outer: Some(outer), ..inside });
+        assert_eq!(with(outer), (plain | v4, lengths | 20 << 40 | 18 << 49));
+        let outer = OuterHeaders { l2_len: 14, l3_len: 40, ipv6: true, udp_checksum: true };
+        let v6 = flags::TX_TUNNEL_VXLAN | flags::TX_OUTER_IPV6 | flags::TX_OUTER_UDP_CKSUM;
+        assert_eq!(with(outer), (plain | v6, lengths | 40 << 40 | 14 << 49));
+        assert_eq!((plain | v4 | v6) & !flags::TX_MASK, 0, "a new request takes the place of all of them");
     }
 }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use dpdk_sys as sys;
+use wire::TunnelTso;
 
 use super::attach::Kind;
-use super::{Port, PortInfo, RssConfig, RssReport, Running, RxOffloads, StartedPort, TxOffloads};
+use super::{Port, PortInfo, RssConfig, RssReport, Running, RxOffloads, StartedPort, TxOffloads, offload};
 use crate::error::{Errno, PortError};
 use crate::flags::ANY_NODE;
 use crate::flow::{self, FlowEngine, FlowQueues};
@@ -36,6 +37,8 @@ pub struct PortConfig {
     pub rx_offloads: RxOffloads,
     /// Transmit offloads that must be there. Packets of several segments are switched on by themselves.
     pub tx_offloads: TxOffloads,
+    /// Have the device cut TCP super-frames inside VxLAN, where it can; [`StartedPort::tunnel_tso`] says whether it does.
+    pub tunnel_tso: bool,
     /// Which API of rte_flow its rules go through.
     pub flow_engine: FlowEngine,
 }
@@ -52,6 +55,7 @@ impl Default for PortConfig {
             rss: None,
             rx_offloads: RxOffloads::NONE,
             tx_offloads: TxOffloads::NONE,
+            tunnel_tso: false,
             flow_engine: FlowEngine::Sync,
         }
     }
@@ -207,6 +211,8 @@ pub(super) struct Plan {
     pub(super) rss: RssReport,
     rx_offloads: RxOffloads,
     tx_offloads: TxOffloads,
+    /// What its device does with super-frames inside VxLAN.
+    pub(super) tunnel_tso: Option<TunnelTso>,
     /// The driver frees its queues without the packets in them, or keeps those for the next start.
     pub(super) forgets_packets: bool,
     /// The driver may deliver packets with a short first segment, or with a header that others use too.
@@ -249,11 +255,18 @@ impl Plan {
             automatic = automatic | RxOffloads::RSS_HASH;
         }
         let rx_offloads = config.rx_offloads | automatic.and(info.rx_offloads);
-        let tx_offloads = config.tx_offloads | TxOffloads::MULTI_SEGMENT.and(info.tx_offloads);
+        let cuts = Some(info.tx_offloads).filter(|_| config.tunnel_tso).and_then(offload::tunnel_tso);
+        let tunnel_tso = cuts.map(|cuts| TunnelTso {
+            outer_udp_checksum: cuts.contains(TxOffloads::OUTER_UDP_CHECKSUM),
+            max_segments: info.max_tx_segments,
+        });
+        let tx_offloads = config.tx_offloads
+            | TxOffloads::MULTI_SEGMENT.and(info.tx_offloads)
+            | cuts.unwrap_or(TxOffloads::NONE);
         let forgets_packets = info.driver == "net_ring";
         let fills = FILLS_SEGMENTS.contains(&info.driver.as_str()) && pool.segment_room() >= HEAD_BYTES;
         let looks_at_packets = !fills;
-        Ok(Self { rss, rx_offloads, tx_offloads, forgets_packets, looks_at_packets })
+        Ok(Self { rss, rx_offloads, tx_offloads, tunnel_tso, forgets_packets, looks_at_packets })
     }
 
     fn spreads(&self) -> bool {

@@ -57,6 +57,8 @@ pub struct PortInfo {
     pub rx_descriptors: DescriptorLimits,
     /// Transmit descriptors.
     pub tx_descriptors: DescriptorLimits,
+    /// Most segments of a packet that is sent; of any packet, super-frames included.
+    pub max_tx_segments: u16,
     /// Index of the kernel interface it is bound to.
     pub if_index: Option<u32>,
     /// The e-switch that it is a port of, as the driver numbers them; drivers without one give none.
@@ -98,6 +100,7 @@ impl PortInfo {
             min_rx_buffer: 64,
             rx_descriptors: ANY,
             tx_descriptors: ANY,
+            max_tx_segments: u16::MAX,
             if_index: None,
             switch_domain: None,
         }
@@ -141,6 +144,11 @@ impl PortInfo {
             min_rx_buffer: raw.min_rx_bufsize,
             rx_descriptors: limits(raw.rx_desc_lim),
             tx_descriptors: limits(raw.tx_desc_lim),
+            // 0: the driver does not say.
+            max_tx_segments: match raw.tx_desc_lim.nb_seg_max {
+                0 => u16::MAX,
+                most => most,
+            },
             if_index: (raw.if_index != 0).then_some(raw.if_index),
             // RTE_ETH_DEV_SWITCH_DOMAIN_ID_INVALID
             switch_domain: Some(raw.switch_info.domain_id).filter(|domain| *domain != u16::MAX),

@@ -78,6 +78,12 @@ impl TxOffloads {
     pub const TCP_CHECKSUM: Self = Self(sys::RTE_ETH_TX_OFFLOAD_TCP_CKSUM as u64);
     /// Cuts TCP super-frames.
     pub const TCP_TSO: Self = Self(sys::RTE_ETH_TX_OFFLOAD_TCP_TSO as u64);
+    /// Cuts TCP super-frames inside VxLAN.
+    pub const VXLAN_TSO: Self = Self(sys::RTE_ETH_TX_OFFLOAD_VXLAN_TNL_TSO as u64);
+    /// Fills the outer IPv4 header checksum of a tunnel.
+    pub const OUTER_IPV4_CHECKSUM: Self = Self(sys::RTE_ETH_TX_OFFLOAD_OUTER_IPV4_CKSUM as u64);
+    /// Fills the outer UDP checksum of a tunnel.
+    pub const OUTER_UDP_CHECKSUM: Self = Self(sys::RTE_ETH_TX_OFFLOAD_OUTER_UDP_CKSUM as u64);
     /// Sends packets of several segments.
     pub const MULTI_SEGMENT: Self = Self(sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS as u64);
 
@@ -111,6 +117,24 @@ impl TxOffloads {
         // SAFETY: returns a static C string for any value.
         names(self.0, |bit| unsafe { sys::rte_eth_dev_tx_offload_name(bit) })
     }
+}
+
+/// All that a device needs to cut TCP super-frames inside VxLAN: each piece has up to two IPv4 headers with checksums of their own and a
+/// TCP checksum, and comes out of several segments.
+const TUNNEL_TSO: TxOffloads = TxOffloads(
+    TxOffloads::VXLAN_TSO.0
+        | TxOffloads::TCP_TSO.0
+        | TxOffloads::TCP_CHECKSUM.0
+        | TxOffloads::IPV4_CHECKSUM.0
+        | TxOffloads::OUTER_IPV4_CHECKSUM.0
+        | TxOffloads::MULTI_SEGMENT.0,
+);
+
+/// The offloads to switch on for cutting TCP super-frames inside VxLAN, of a port that has these; none where it cannot. The outer UDP
+/// checksum is among them where the port fills it.
+pub(super) fn tunnel_tso(offloads: TxOffloads) -> Option<TxOffloads> {
+    let wanted = TUNNEL_TSO | TxOffloads::OUTER_UDP_CHECKSUM.and(offloads);
+    offloads.contains(wanted).then_some(wanted)
 }
 
 impl BitOr for RxOffloads {
@@ -149,5 +173,15 @@ mod tests {
         assert!(set.contains(RxOffloads::VLAN_STRIP) && !set.contains(RxOffloads::SCATTER));
         assert_eq!(set.without(RxOffloads::VLAN_STRIP), RxOffloads::TCP_CHECKSUM);
         assert_eq!((TxOffloads::TCP_TSO | TxOffloads::MULTI_SEGMENT).names(), ["TCP_TSO", "MULTI_SEGS"]);
+    }
+
+    #[test]
+    fn cutting_in_tunnels_takes_all_that_it_needs() {
+        assert_eq!((tunnel_tso(TUNNEL_TSO), TUNNEL_TSO.names().len()), (Some(TUNNEL_TSO), 6));
+        let with_udp = TUNNEL_TSO | TxOffloads::OUTER_UDP_CHECKSUM;
+        assert_eq!(tunnel_tso(with_udp | TxOffloads::UDP_CHECKSUM), Some(with_udp));
+        for bit in (0..64).map(|shift| TxOffloads(1 << shift)).filter(|bit| TUNNEL_TSO.contains(*bit)) {
+            assert_eq!(tunnel_tso(with_udp.without(bit)), None, "{:?}", bit.names());
+        }
     }
 }

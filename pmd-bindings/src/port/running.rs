@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dpdk_sys as sys;
-use wire::MacAddr;
+use wire::{MacAddr, TunnelTso};
 
 use super::shared::{Backend, Running};
 use super::{ConfiguredRss, Port, PortId, PortInfo, PortStats, RssReport, info, stats, vhost};
@@ -175,6 +175,14 @@ impl StartedPort {
             Backend::Ethdev => {}
         }
         link_of(self.running.id.get()).map_err(|errno| self.running.error("read the link state", errno))
+    }
+
+    /// What its device does with TCP super-frames inside VxLAN; none when it was not asked to cut them ([`PortConfig::tunnel_tso`]), or
+    /// cannot.
+    ///
+    /// [`PortConfig::tunnel_tso`]: super::PortConfig::tunnel_tso
+    pub fn tunnel_tso(&self) -> Option<TunnelTso> {
+        self.running.tunnel_tso
     }
 
     /// Which transmit queues the peer reads, for a port whose peer chooses that: a guest enables as many pairs as it likes. None while

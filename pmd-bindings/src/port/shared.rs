@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dpdk_sys as sys;
+use wire::TunnelTso;
 
 use super::attach::Claim;
 use super::config::Plan;
@@ -52,6 +53,8 @@ pub(crate) struct Running {
     /// Receive queues to be emptied before the device stops, for a driver that forgets packets in them.
     drained_queues: u16,
     looks: bool,
+    /// What its device does with super-frames inside VxLAN.
+    pub(super) tunnel_tso: Option<TunnelTso>,
     is_bond: bool,
     _pool: Mempool,
     flow_queues: Option<FlowQueues>,
@@ -78,6 +81,7 @@ impl Running {
             rss: plan.rss,
             drained_queues: if plan.forgets_packets { rx_queues } else { 0 },
             looks: plan.looks_at_packets,
+            tunnel_tso: plan.tunnel_tso,
             is_bond: !claim.members.is_empty(),
             _pool: pool,
             flow_queues,
@@ -108,6 +112,7 @@ impl Running {
             rss: RssReport::default(),
             drained_queues: 0,
             looks,
+            tunnel_tso: None,
             is_bond: false,
             _pool: pool,
             flow_queues: None,
@@ -130,6 +135,11 @@ impl Running {
     /// The flow queues that the port was started with.
     pub(crate) fn flow_queues(&self) -> Option<FlowQueues> {
         self.flow_queues
+    }
+
+    /// Whether packets may be sent with requests that the driver wants to see before (`rte_eth_tx_prepare`).
+    pub(crate) fn has_requests(&self) -> bool {
+        self.tunnel_tso.is_some()
     }
 
     /// Whether transmit queues are to be called although there is nothing to send.

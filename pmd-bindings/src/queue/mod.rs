@@ -15,8 +15,10 @@ use std::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
 use dpdk_sys as sys;
 pub use readiness::Readiness;
+use wire::PacketBuf;
 
 use crate::burst::Burst;
+use crate::counters::Refused;
 use crate::error::{Errno, PortError};
 use crate::mbuf::{BUF_LEN, DATA_LEN, DATA_OFF, HEAD_BYTES, Mbuf, NB_SEGS, PKT_LEN, REFCNT};
 use crate::port::{PortId, Running};
@@ -58,6 +60,8 @@ enum Source {
 enum Target {
     /// The driver's function.
     Ethdev,
+    /// The driver's function, and one before it for packets that ask something of the device. What that refused.
+    PreparedEthdev(Refused),
     Socket(Box<Sender<socket::Socket>>),
     Tap(Box<Sender<tap::Queue>>),
     Vhost(Box<vhost::Sender>),
@@ -301,9 +305,46 @@ unsafe fn is_usual(slot: *mut *mut sys::rte_mbuf) -> bool {
     inside & (owners.load(Ordering::Relaxed) == 1) & (segments == 1) & (total == u32::from(length))
 }
 
+/// Has the driver check and adapt packets that ask something of the device (`rte_eth_tx_prepare`: checksum fields, limits). Those that it
+/// cannot send are freed and counted, and the others close up: each goes or not for its own sake, since whoever made it may choose
+/// what it asks for. Returns how many are left.
+///
+/// # Safety
+/// `slots` holds `count` packets, and the queue is one of a started port; those that are not left have no owner then.
+#[inline(never)]
+unsafe fn prepare(end: &End, slots: *mut *mut sys::rte_mbuf, mut count: u16, refused: &mut Refused) -> u16 {
+    // SAFETY: as in `TxQueue::burst`.
+    let ops = unsafe { end.ops.as_ref() };
+    let Some(prepare) = ops.tx_pkt_prepare else { return count };
+    // SAFETY: a queue of a started port.
+    let (queue, _) = unsafe { queue_data(&ops.txq, end.queue) };
+    let mut ready = 0;
+    while ready < count {
+        let first = slots.wrapping_add(ready.into());
+        // SAFETY: the driver's own function with its own queue and the packets from `first` on; it changes headers and keeps no packet.
+        ready += unsafe { prepare(queue, first, count - ready) }.min(count - ready);
+        if ready == count {
+            break;
+        }
+        let first = slots.wrapping_add(ready.into());
+        // SAFETY: a packet, which leaves the slots here.
+        let packet = unsafe { Mbuf::from_raw(NonNull::new_unchecked(first.read())) };
+        refused.add(1, packet.len() as u64);
+        drop(packet);
+        count -= 1;
+        // SAFETY: so many packets are behind it.
+        unsafe { first.copy_from(first.wrapping_add(1), usize::from(count - ready)) };
+    }
+    count
+}
+
 impl TxQueue {
     pub(crate) fn new(running: &Arc<Running>, queue: u16) -> Self {
-        Self { end: End::new(running, queue), target: Target::Ethdev }
+        let target = match running.has_requests() {
+            true => Target::PreparedEthdev(Refused::default()),
+            false => Target::Ethdev,
+        };
+        Self { end: End::new(running, queue), target }
     }
 
     pub(crate) fn on_socket(running: &Arc<Running>, queue: u16, sender: Sender<socket::Socket>) -> Self {
@@ -358,8 +399,11 @@ impl TxQueue {
     /// `slots` holds `count` packets, of which those returned as sent or taken away have another owner then.
     #[inline(always)]
     unsafe fn burst(&mut self, slots: *mut *mut sys::rte_mbuf, count: usize) -> (usize, usize) {
+        let mut left = count as u16;
         match &mut self.target {
             Target::Ethdev => {}
+            // SAFETY: the caller's promise.
+            Target::PreparedEthdev(refused) => left = unsafe { prepare(&self.end, slots, left, refused) },
             // SAFETY: the caller's promise; what is gone belongs to nobody any more.
             Target::Socket(socket) => return (unsafe { socket.send(slots, count) }, count),
             // SAFETY: as above.
@@ -367,7 +411,6 @@ impl TxQueue {
             // SAFETY: as above.
             Target::Vhost(vhost) => return (unsafe { vhost.send(slots, count) }, count),
         }
-        let mut left = count as u16;
         // SAFETY: the table is static; its entry changes when the port starts or stops, and this queue keeps
         // the port from stopping.
         let ops = unsafe { self.end.ops.as_ref() };
@@ -387,11 +430,12 @@ impl TxQueue {
     }
 
     /// Packets, and bytes of them, that were taken as sent since the last question and went nowhere: the kernel refused them, each for
-    /// its own sake, or a guest does not take such packets any more. Drivers do not tell.
+    /// its own sake, a guest does not take such packets any more, or a driver cannot do what they ask for. Else drivers do not tell.
     #[inline]
     pub fn take_refused(&mut self) -> (u64, u64) {
         let refused = match &mut self.target {
             Target::Ethdev => return (0, 0),
+            Target::PreparedEthdev(refused) => std::mem::take(refused),
             Target::Socket(socket) => socket.take_refused(),
             Target::Tap(tap) => tap.take_refused(),
             Target::Vhost(vhost) => vhost.take_refused(),
@@ -415,23 +459,6 @@ impl TxQueue {
         let mut nothing = std::ptr::null_mut();
         // SAFETY: no packet of none is looked at.
         let _ = unsafe { self.burst(&raw mut nothing, 0) };
-    }
-
-    /// Lets the driver check and adapt packets that request offloads (pseudo-header sums of TSO frames, say),
-    /// and returns how many of the first packets can be sent. The one after them cannot.
-    pub fn prepare(&mut self, burst: &mut Burst) -> usize {
-        let offered = burst.len().min(usize::from(u16::MAX));
-        if !matches!(self.target, Target::Ethdev) {
-            return offered;
-        }
-        // SAFETY: as in `burst`.
-        let ops = unsafe { self.end.ops.as_ref() };
-        let Some(prepare) = ops.tx_pkt_prepare else { return offered };
-        // SAFETY: a queue of a started port.
-        let (queue, _) = unsafe { queue_data(&ops.txq, self.end.queue) };
-        // SAFETY: the driver's own function with its own queue; it changes headers and keeps no packet.
-        let ready = unsafe { prepare(queue, burst.slots(), offered as u16) };
-        usize::from(ready.min(offered as u16))
     }
 
     /// Asks the driver to free packets that were sent. Returns how many it freed.

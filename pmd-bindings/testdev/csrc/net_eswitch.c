@@ -25,6 +25,7 @@
  *   fresh=N           the first N queries of a counter answer EAGAIN
  *   lost=1            queries of counters answer ENOENT
  *   rules-only=1      does not start unless it is isolated and has no receive queue
+ *   tso=1             it cuts TCP super-frames inside VxLAN that it is given
  *   hash=N            it tells the outer source port that it would write (24.03 and later): 1 a CRC of the inner headers, 2 a
  *                     hash that is not affine in them
  *
@@ -64,6 +65,7 @@ const char *const count_names[COUNTS] = {
 	[METERS] = "flow_meters",
 	[ACTIONS_SHARED] = "flow_shared_actions",
 	[PROFILES] = "flow_profiles",
+	[SUPER_FRAMES] = "tx_super_frames",
 };
 
 static int
@@ -137,6 +139,10 @@ dev_infos(struct rte_eth_dev *dev, struct rte_eth_dev_info *info)
 	info->max_mtu = RTE_ETHER_MAX_JUMBO_FRAME_LEN - RTE_ETHER_HDR_LEN - RTE_ETHER_CRC_LEN;
 	info->max_rx_queues = info->max_tx_queues = RX_QUEUES;
 	info->tx_offload_capa = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+	if (port->representor < 0 && port->eswitch->traits.tso) {
+		info->tx_offload_capa |= tso_offloads();
+		info->tx_desc_lim.nb_seg_max = TSO_SEGMENTS;
+	}
 	info->rx_offload_capa = RTE_ETH_RX_OFFLOAD_RSS_HASH;
 	info->flow_type_rss_offloads = port->rss_types;
 	info->hash_key_size = RSS_KEY;
@@ -225,6 +231,9 @@ xstats_get(struct rte_eth_dev *dev, struct rte_eth_xstat *stats, unsigned int ro
 		return count;
 	rte_spinlock_lock(&port->eswitch->lock);
 	queues_advance(port->eswitch);
+	port->eswitch->counts[SUPER_FRAMES] = 0;
+	for (i = 0; i < RX_QUEUES; i++)
+		port->eswitch->counts[SUPER_FRAMES] += port->tx[i].super_frames;
 	for (i = 0; i < count; i++) {
 		stats[i].id = i;
 		stats[i].value = i < queues ? port->rx[i].packets : port->eswitch->counts[i - queues];
@@ -365,6 +374,7 @@ static const struct {
 	ARGUMENT("lost", lost, 0),
 	ARGUMENT("rules-only", rules_only, 0),
 	ARGUMENT("hash", hash, 0),
+	ARGUMENT("tso", tso, 0),
 };
 
 enum { SWITCH, REPRESENTOR, IFACE, RSS, TEXTS };
@@ -405,6 +415,7 @@ probe(struct rte_vdev_device *vdev)
 	vdev_describe(dev, &port->mac, &operations);
 	dev->rx_pkt_burst = packets_receive;
 	dev->tx_pkt_burst = packets_transmit;
+	dev->tx_pkt_prepare = tso_prepare;
 #if HAS_FP_OPS
 	dev->flow_fp_ops = &fast_operations;
 #endif

@@ -30,6 +30,8 @@
 #define LOWEST_PRIORITY 21844
 #define MOST_ITEMS 24
 #define MOST_ACTIONS 24
+/* Segments of memory of a packet that is sent. */
+#define TSO_SEGMENTS 40
 
 extern int eswitch_log;
 #define SAY(level, ...) rte_log(RTE_LOG_##level, eswitch_log, "net_eswitch: " __VA_ARGS__)
@@ -58,11 +60,13 @@ struct traits {
 	uint32_t rules_only;
 	/* Which hash it tells of. */
 	uint32_t hash;
+	/* The uplink cuts TCP super-frames inside VxLAN. */
+	uint32_t tso;
 };
 
 enum count {
 	RULES, CREATED, DESTROYED, FAILED, KEPT, NOT_TAKEN, REFUSED, MISUSED, DANGLING, TABLES, TEMPLATES, COUNTERS, METERS,
-	ACTIONS_SHARED, PROFILES, COUNTS
+	ACTIONS_SHARED, PROFILES, SUPER_FRAMES, COUNTS
 };
 extern const char *const count_names[COUNTS];
 
@@ -202,7 +206,7 @@ struct port {
 	} rx[RX_QUEUES];
 	struct tx_queue {
 		struct port *port;
-		uint64_t packets, bytes, lost;
+		uint64_t packets, bytes, lost, super_frames;
 	} tx[RX_QUEUES];
 	uint8_t rss_key[RSS_KEY];
 	uint64_t rss_hf;
@@ -245,6 +249,11 @@ uint16_t packets_receive(void *opaque, struct rte_mbuf **mbufs, uint16_t room);
 uint16_t packets_transmit(void *opaque, struct rte_mbuf **mbufs, uint16_t count);
 /* A packet socket on this interface; below 0 without one. */
 int packets_socket(const char *interface);
+
+/* net_eswitch_tso.c: what the uplink cuts. */
+uint64_t tso_offloads(void);
+uint16_t tso_prepare(void *opaque, struct rte_mbuf **mbufs, uint16_t count);
+void tso_transmit(struct tx_queue *queue, const struct rte_mbuf *mbuf);
 
 /* net_eswitch_rules.c: what the device takes, and what it holds. */
 struct item_kind {

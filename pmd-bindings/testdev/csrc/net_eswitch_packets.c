@@ -155,7 +155,13 @@ packets_transmit(void *opaque, struct rte_mbuf **mbufs, uint16_t count)
 
 	for (i = 0; i < count; i++) {
 		uint32_t length = rte_pktmbuf_pkt_len(mbufs[i]);
-		const void *data = length > sizeof(room) ? NULL : rte_pktmbuf_read(mbufs[i], 0, length, room);
+		const void *data;
+
+		if (mbufs[i]->ol_flags & RTE_MBUF_F_TX_TCP_SEG) {
+			tso_transmit(queue, mbufs[i]);
+			continue;
+		}
+		data = length > sizeof(room) ? NULL : rte_pktmbuf_read(mbufs[i], 0, length, room);
 
 		if (data == NULL || (queue->port->socket >= 0 &&
 		    send(queue->port->socket, data, length, MSG_DONTWAIT) != (ssize_t)length))

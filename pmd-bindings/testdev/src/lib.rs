@@ -37,6 +37,7 @@ pub const ESWITCH: Driver = Driver {
         ("net_eswitch_packets.c", include_str!("../csrc/net_eswitch_packets.c")),
         ("net_eswitch_queues.c", include_str!("../csrc/net_eswitch_queues.c")),
         ("net_eswitch_rules.c", include_str!("../csrc/net_eswitch_rules.c")),
+        ("net_eswitch_tso.c", include_str!("../csrc/net_eswitch_tso.c")),
     ],
 };
 

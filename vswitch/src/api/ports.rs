@@ -124,6 +124,9 @@ fn get_port_info(
             rss_can: info.rss.to_string(),
             rx_offloads: texts(info.rx_offloads.names()),
             tx_offloads: texts(info.tx_offloads.names()),
+            tunnel_tso: port
+                .cuts_in_tunnels()
+                .map(|cuts| if cuts { "device" } else { "software" }.to_owned()),
             members: members.collect(),
             device: info.name,
             driver: info.driver,

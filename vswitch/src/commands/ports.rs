@@ -197,6 +197,9 @@ impl View for v1::GetPortInfoResponse {
                 .row(["rss in use".to_string(), rss.hash])
                 .row(["rx offloads".to_string(), port.rx_offloads.join(" ")])
                 .row(["tx offloads".to_string(), port.tx_offloads.join(" ")]);
+            if let Some(by) = &port.tunnel_tso {
+                table.row(["super-frames cut by".to_string(), by.clone()]);
+            }
             for one in &port.members {
                 table.row([format!("member {}", one.device), member(one)]);
             }

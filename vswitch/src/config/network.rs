@@ -88,6 +88,9 @@ pub struct UplinkConfig {
     /// UDP checksums over IPv6 may be zero, sent and received (RFC 6935).
     #[serde(default)]
     pub udp6_zero_checksum: bool,
+    /// TCP super-frames are cut in software although the port's device could do it inside the tunnel.
+    #[serde(default)]
+    pub software_tso: bool,
     /// The uplink's MAC address; absent: the port's own.
     #[serde(default, with = "fields::optional", skip_serializing_if = "Option::is_none")]
     pub mac: Option<MacAddr>,

@@ -446,6 +446,7 @@ fn start_config(traits: &Traits, wanted: &WantedPort, rx_queues: u16, tx_queues:
         tx_desc: traits.tx_desc,
         mtu: traits.start_mtu(wanted.mtu),
         promiscuous: true,
+        tunnel_tso: wanted.tunnel_tso,
         rss: (rx_queues > 1).then(|| RssConfig::usual(level)),
         ..StartConfig::default()
     }

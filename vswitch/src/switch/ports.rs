@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::Receiver;
 use pipelines::snapshot::{NO_PORT, PortIndex};
 use pmd::{Eal, FlowEngine, Mempool, PortId, RxQueue, StartedPort, TxQueue};
-use wire::MacAddr;
+use wire::{MacAddr, TunnelTso};
 use worker::eswitch::SimulatedDevice;
 use worker::{MAX_PORTS, Pool, RemovedPort};
 
@@ -88,6 +88,11 @@ impl Attached {
     /// Whether its device takes super-frames, and its peer where that has a say.
     pub(super) fn takes_super_frames(&self) -> bool {
         self.traits.super_frames && self.port.peer_takes_super_frames().unwrap_or(true)
+    }
+
+    /// Of an uplink: whether its device cuts TCP super-frames inside tunnels.
+    pub(crate) fn cuts_in_tunnels(&self) -> Option<bool> {
+        (self.wanted.of == PortOf::Uplink).then(|| self.port.tunnel_tso().is_some())
     }
 
     /// Why it is to be opened anew: its interface or device is not there any more, or of no use to it.
@@ -166,6 +171,10 @@ impl Ports for PortTable {
 
     fn takes_super_frames(&self, port: PortIndex) -> bool {
         self.get(port).is_some_and(Attached::takes_super_frames)
+    }
+
+    fn tunnel_tso(&self, port: PortIndex) -> Option<TunnelTso> {
+        self.get(port)?.port.tunnel_tso()
     }
 
     fn partner(&self, port: PortIndex) -> PortIndex {

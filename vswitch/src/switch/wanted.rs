@@ -82,6 +82,8 @@ pub struct WantedPort {
     pub mtu: Option<u16>,
     /// What holds its rules.
     pub offload: Option<OffloadDevice>,
+    /// Its device cuts TCP super-frames inside VxLAN, where it can.
+    pub tunnel_tso: bool,
     /// Whose it is.
     pub of: PortOf,
 }
@@ -137,11 +139,16 @@ pub fn wanted(config: &Config) -> BTreeMap<String, WantedPort> {
     let mtus = trunk_mtus(config);
     for uplink in &config.uplinks {
         let (rx_queues, tx_queues) = (uplink.rx_queues, uplink.tx_queues);
-        let (spec, mtu, offload) = (uplink.port.clone(), Some(uplink.mtu), uplink.offload);
-        ports.insert(
-            uplink.name.to_string(),
-            WantedPort { spec, rx_queues, tx_queues, mtu, offload, of: PortOf::Uplink },
-        );
+        let wanted = WantedPort {
+            spec: uplink.port.clone(),
+            rx_queues,
+            tx_queues,
+            mtu: Some(uplink.mtu),
+            offload: uplink.offload,
+            tunnel_tso: !uplink.software_tso,
+            of: PortOf::Uplink,
+        };
+        ports.insert(uplink.name.to_string(), wanted);
         if let Some(tap) = uplink.punt_tap() {
             let wanted = WantedPort {
                 spec: PortSpec::Tap(tap),
@@ -149,6 +156,7 @@ pub fn wanted(config: &Config) -> BTreeMap<String, WantedPort> {
                 tx_queues: Some(1),
                 mtu: Some(punt_mtu(uplink.mtu)),
                 offload: None,
+                tunnel_tso: false,
                 of: PortOf::Punt(if uplink.host_tap.is_some() { "host-tap" } else { "host" }),
             };
             ports.insert(punt_name(&uplink.name), wanted);
@@ -158,26 +166,33 @@ pub fn wanted(config: &Config) -> BTreeMap<String, WantedPort> {
         let spec = trunk.port.clone();
         let (rx_queues, tx_queues) = (trunk.rx_queues, trunk.tx_queues);
         let mtu = mtus.get(&trunk.name).copied();
+        let (offload, tunnel_tso, of) = (None, false, PortOf::Trunk);
         ports.insert(
             trunk.name.to_string(),
-            WantedPort { spec, rx_queues, tx_queues, mtu, offload: None, of: PortOf::Trunk },
+            WantedPort { spec, rx_queues, tx_queues, mtu, offload, tunnel_tso, of },
         );
     }
     for vnic in &config.vnics {
         if let VnicPort::Own(spec) = &vnic.port {
-            let queues = vnic.queues;
-            let (spec, mtu, offload) = (spec.clone(), Some(vnic.mtu), vnic.offload);
-            let wanted =
-                WantedPort { spec, rx_queues: queues, tx_queues: queues, mtu, offload, of: PortOf::Vnic };
+            let wanted = WantedPort {
+                spec: spec.clone(),
+                rx_queues: vnic.queues,
+                tx_queues: vnic.queues,
+                mtu: Some(vnic.mtu),
+                offload: vnic.offload,
+                tunnel_tso: false,
+                of: PortOf::Vnic,
+            };
             ports.insert(vnic.name.to_string(), wanted);
         }
     }
     for port in &config.ports {
         let spec = port.port.clone();
         let (rx_queues, tx_queues) = (port.rx_queues, port.tx_queues);
+        let (mtu, offload, tunnel_tso, of) = (None, None, false, PortOf::Port);
         ports.insert(
             port.name.to_string(),
-            WantedPort { spec, rx_queues, tx_queues, mtu: None, offload: None, of: PortOf::Port },
+            WantedPort { spec, rx_queues, tx_queues, mtu, offload, tunnel_tso, of },
         );
     }
     ports

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pipelines::flat::FlatMap;
 use pipelines::snapshot::{NO_PORT, PortIndex, PortRole, PortRow};
-use wire::MacAddr;
+use wire::{MacAddr, TunnelTso};
 
 use super::Topology;
 use super::uplinks::punt_name;
@@ -21,6 +21,10 @@ pub trait Ports {
     fn partial_checksums(&self, port: PortIndex) -> bool;
     /// True when the port's device takes TCP super-frames.
     fn takes_super_frames(&self, port: PortIndex) -> bool;
+    /// What the port's device does with TCP super-frames inside VxLAN.
+    fn tunnel_tso(&self, _port: PortIndex) -> Option<TunnelTso> {
+        None
+    }
     /// Partner of a port in the `io` and `mac` modes.
     fn partner(&self, port: PortIndex) -> PortIndex;
     /// One more than the largest index in use.
@@ -80,6 +84,7 @@ impl Topology {
             let port = index as PortIndex;
             row.partial_checksums = ports.partial_checksums(port);
             row.takes_super_frames = ports.takes_super_frames(port);
+            row.tunnel_tso = ports.tunnel_tso(port);
             row.partner = ports.partner(port);
             row.mac = ports.mac(port);
         }

@@ -34,6 +34,7 @@ const SEGMENTS: TxRequest = TxRequest {
     l4_checksum: Some(L4Checksum::Tcp),
     tso_size: 1448,
     ipv6: false,
+    outer: None,
 };
 
 /// Sends one packet with a request.

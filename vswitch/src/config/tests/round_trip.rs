@@ -277,6 +277,7 @@ pub(crate) fn networks() -> impl Strategy<Value = Config> {
                     peers: vec![v4(7)],
                     vlan: flag.then_some(5),
                     udp6_zero_checksum: flag,
+                    software_tso: !flag,
                     mac: flag.then(|| station(0xff00)),
                     host: (!flag).then_some(HostTraffic::Punt),
                     host_tap: (!flag).then(|| format!("host{n}")),

@@ -311,7 +311,7 @@ impl TxPaths {
                 && let Some((packet, buffers)) = ring.pop()
             {
                 taken += 1;
-                if packet.len() > own.max_frame {
+                if own.is_too_long(&packet) {
                     too_long += 1;
                     continue;
                 }
@@ -379,7 +379,7 @@ impl TxPaths {
         match self.paths.get_mut(usize::from(port)) {
             Some(TxPath::Own(own)) if packet.len() > own.max_frame => {
                 own.max_frame = own.port.max_frame() as usize;
-                if packet.len() > own.max_frame {
+                if own.is_too_long(&packet) {
                     return self.refuse(port, packet, DropReason::MTU_EXCEEDED);
                 }
                 self.send_own(port, packet);

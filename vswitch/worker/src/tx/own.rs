@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pmd::{Burst, TxQueue};
+use pmd::{Burst, Mbuf, TxQueue};
 use wire::PacketBuf;
 
 use super::refusal::TxRefusal;
@@ -92,6 +92,12 @@ impl Own {
             rings,
             port,
         }
+    }
+
+    /// True for a frame that the driver would leave at the head of its queue. What the device is asked to cut is compared with the MTU
+    /// before, in pieces.
+    pub fn is_too_long(&self, packet: &Mbuf) -> bool {
+        packet.len() > self.max_frame && !packet.is_cut_by_device()
     }
 
     /// True when so many buffers more may wait, with `left` of the worker's room.

@@ -6,7 +6,7 @@
 //! | no link, no peer | all that waits is dropped at once as `link-down` |
 //! | nothing was taken for [`STALL_NS`] | all that waits is dropped as `tx-stalled`, and from then on what comes is tried once |
 //! | the driver takes those behind the first packet, and not that | the first is dropped as `tx-refused`, if it has many buffers only after [`STALL_NS`] |
-//! | the kernel refuses a packet and takes others | it counts as `tx-refused`, not as sent |
+//! | the kernel refuses a packet and takes others, or a driver cannot do what a packet asks of it | it counts as `tx-refused`, not as sent |
 //!
 //! The last but one is for limits that nobody told: some drivers leave a packet that they cannot send at the head of the
 //! burst for ever (net_tap does so with long frames, librte_vhost with frames for which a guest's buffers are too small). A packet

@@ -5,6 +5,8 @@ mod buffers;
 use pipelines::counters::PipelineCounters;
 use pmd::{Burst, Eal, EalConfig, Hugepages, Mempool, MempoolConfig, Port, PortConfig, RxQueue, StartedPort};
 
+use wire::TxRequest;
+
 use super::refusal::DOUBT_NS;
 use super::*;
 
@@ -204,6 +206,15 @@ fn repair_a_frame_over_the_limit_of_the_driver_is_dropped_at_once() {
     }
     turn_at(&mut owner, 0);
     assert_eq!((rig.arrived(), drops(&owner, DropReason::MTU_EXCEEDED)), (4, 4));
+    assert_balance(&[&owner, &other]);
+    // What the device is asked to cut is not one: its pieces were compared with the MTU.
+    for paths in [&mut owner, &mut other] {
+        let mut super_frame = rig.packet(9000);
+        super_frame.request_tx(TxRequest { tso_size: 1400, ..TxRequest::default() });
+        send(paths, super_frame);
+    }
+    turn_at(&mut owner, 0);
+    assert_eq!((rig.arrived(), drops(&owner, DropReason::MTU_EXCEEDED)), (2, 4));
     assert_balance(&[&owner, &other]);
     rig.state.set_max_frame(9000);
     send(&mut owner, rig.packet(9000));
