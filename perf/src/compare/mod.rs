@@ -10,8 +10,6 @@ pub mod cases;
 pub mod check;
 pub mod cli;
 pub mod frames;
-#[cfg(test)]
-mod order;
 pub mod ours;
 pub mod ovs;
 pub mod peer;
