@@ -11,8 +11,6 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::Result;
-use crate::compare::cases::{Case, FlowCount, Job, Mix, Traffic};
-use crate::compare::frames::INNER_BYTES;
 
 /// Of every command that runs the switch.
 #[derive(Debug, Clone, Default, Args)]
@@ -46,58 +44,6 @@ pub struct OneCore {
     /// The core that forwards [default: the last one].
     #[arg(long)]
     pub core: Option<usize>,
-}
-
-/// What the switches of a comparison carry.
-#[derive(Debug, Clone, Args)]
-pub struct Carried {
-    /// Length of the inner Ethernet frame, with its 4-byte frame check sequence (so 64 means 60 bytes in memory).
-    #[arg(long, default_value_t = 64, value_parser = within::<usize>(*INNER_BYTES.start(), *INNER_BYTES.end()))]
-    inner_bytes: usize,
-    /// What the inner frames carry.
-    #[arg(long, value_enum, default_value = "tcp")]
-    traffic: Traffic,
-    /// Give this switch rates for the link, the VPC, the vNIC and its classes, so high that each packet pays and none
-    /// waits.
-    #[arg(long)]
-    pub qos: bool,
-    /// Bytes that VPC, vNIC and classes may save up, instead of what comes with such rates, which is much. 131072 is what
-    /// rates of up to 1 Gbit/s have by themselves: packets draw from the shared buckets as often as under the rates of tenants.
-    #[arg(long, requires = "qos", value_parser = clap::value_parser!(u32).range(32_768..))]
-    pub burst: Option<u32>,
-    /// Put vNICs into security groups, with a thousand groups of ten rules. Compare with `--peers no-groups`, and `--traffic udp`:
-    /// the frames of tcp have no handshake, without which the switch takes none for a connection.
-    #[arg(long)]
-    pub groups: bool,
-    /// Give this switch so many taps beside, on the same worker, on which nothing comes. Compare with `--peers no-idle`, in a network
-    /// namespace: the taps are interfaces of the machine.
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=2000))]
-    pub idle_ports: u16,
-}
-
-impl Carried {
-    /// A job for each case, with its tenants, and number of flows.
-    pub fn jobs(
-        &self,
-        works: impl IntoIterator<Item = (Case, Option<u32>)>,
-        flows: &[FlowCount],
-        mix: Mix,
-    ) -> Vec<Job> {
-        let Self { inner_bytes, traffic, qos, burst, groups, idle_ports } = *self;
-        let job = |(case, tenants), flows: &FlowCount| Job {
-            case,
-            tenants,
-            flows: flows.clone(),
-            inner_bytes: if mix.imix { *INNER_BYTES.end() } else { inner_bytes },
-            traffic,
-            mix,
-            qos,
-            burst: burst.unwrap_or(0),
-            groups,
-            idle_ports,
-        };
-        works.into_iter().flat_map(|work| flows.iter().map(move |flows| job(work, flows))).collect()
-    }
 }
 
 /// Of commands with a plot over time.

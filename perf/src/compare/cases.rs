@@ -8,12 +8,15 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::options::word;
+use super::frames::INNER_BYTES;
+use crate::generator::units;
+use crate::options::{within, word};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Case {
     /// From one local port to another, frames unchanged.
+    #[default]
     L2,
     Encap,
     /// Out of a VxLAN tunnel to a tenant's port.
@@ -65,10 +68,11 @@ impl Work {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Traffic {
     /// TCP segments; a flow is a 5-tuple.
+    #[default]
     Tcp,
     /// RoCEv2 requests of reliable connections; a flow is a queue pair.
     #[value(alias = "roce")]
@@ -133,7 +137,7 @@ impl fmt::Display for Mix {
 }
 
 /// A number of flows, with the words it was given in ("1k").
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct FlowCount {
     pub given: String,
@@ -155,11 +159,7 @@ impl FromStr for FlowCount {
     type Err = String;
 
     fn from_str(given: &str) -> Result<Self, String> {
-        let (digits, unit) = match given.strip_suffix(['k', 'K']) {
-            Some(digits) => (digits, 1000),
-            None => given.strip_suffix('M').map_or((given, 1), |digits| (digits, 1_000_000)),
-        };
-        let count = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
+        let count = units::count(given).ok().and_then(|count| usize::try_from(count).ok());
         let count = count.filter(|count| (1..=MOST_FLOWS).contains(count));
         let wrong =
             || format!("`{given}` is not in 1 to 1M flows, with k for thousands, as in 1, 1k, 100k, 1M");
@@ -209,22 +209,19 @@ pub enum Peer {
 impl Peer {
     /// What a peer does in a row of this job.
     pub fn job(self, job: &Job) -> Job {
+        let mut job = job.clone();
         match self {
-            Self::Udp => Job { traffic: Traffic::Udp, ..job.clone() },
-            Self::UdpFew => Job { traffic: Traffic::UdpFew, ..job.clone() },
-            Self::NoQos => Job { qos: false, ..job.clone() },
-            Self::NoGroups => Job { groups: false, ..job.clone() },
-            Self::NoIdle => Job { idle_ports: 0, ..job.clone() },
-            Self::Short => Job { inner_bytes: 64, mix: Mix { imix: false, ..job.mix }, ..job.clone() },
-            Self::NoMix => Job { mix: Mix { imix: job.mix.imix, ..Mix::default() }, ..job.clone() },
-            Self::OneTenant => Job { tenants: job.tenants.map(|_| 1), ..job.clone() },
-            Self::Testpmd
-            | Self::TestpmdMac
-            | Self::OvsExact
-            | Self::OvsWildcard
-            | Self::OvsConntrack
-            | Self::Before => job.clone(),
+            Self::Udp => job.traffic = Traffic::Udp,
+            Self::UdpFew => job.traffic = Traffic::UdpFew,
+            Self::NoQos => job.qos = false,
+            Self::NoGroups => job.groups = false,
+            Self::NoIdle => job.idle_ports = 0,
+            Self::Short => (job.inner_bytes, job.mix.imix) = (64, false),
+            Self::NoMix => job.mix = Mix { imix: job.mix.imix, ..Mix::default() },
+            Self::OneTenant => job.tenants = job.tenants.map(|_| 1),
+            _ => {}
         }
+        job
     }
 
     /// Why a job is nothing for it; nothing if it is.
@@ -258,20 +255,7 @@ impl Peer {
 
     /// True when it is this switch itself, given something else to do.
     pub fn is_ourselves(self) -> bool {
-        match self {
-            Self::Udp
-            | Self::UdpFew
-            | Self::NoQos
-            | Self::NoGroups
-            | Self::NoIdle
-            | Self::OneTenant
-            | Self::Short
-            | Self::NoMix
-            | Self::Before => true,
-            Self::Testpmd | Self::TestpmdMac | Self::OvsExact | Self::OvsWildcard | Self::OvsConntrack => {
-                false
-            }
-        }
+        !self.is_ovs() && !self.moves_only()
     }
 
     /// The peers behind a word of `--peers`; `ovs` stands for both kinds of megaflows.
@@ -303,28 +287,55 @@ impl fmt::Display for Peer {
     }
 }
 
-/// One line of the comparison, without the switches.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One line of the comparison, without the switches. The command line says what is the same for all lines of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 pub struct Job {
+    #[arg(skip)]
     pub case: Case,
     /// So many tenants on one trunk port; `None` is one with a port of its own.
+    #[arg(skip)]
     pub tenants: Option<u32>,
+    #[arg(skip)]
     pub flows: FlowCount,
-    /// Length of the inner Ethernet frame, its 4-byte frame check sequence included; of a mix of lengths, that of the longest.
+    /// Length of the inner Ethernet frame, with its 4-byte frame check sequence (so 64 means 60 bytes in memory).
+    #[arg(long, default_value_t = 64, value_parser = within::<usize>(*INNER_BYTES.start(), *INNER_BYTES.end()))]
     pub inner_bytes: usize,
+    /// What the inner frames carry.
+    #[arg(long, value_enum, default_value = "tcp")]
     pub traffic: Traffic,
+    /// With lengths of IMIX, `inner_bytes` is that of the longest.
+    #[arg(skip)]
     pub mix: Mix,
-    /// Whether this switch has rates at every level, so high that nothing waits.
+    /// Give this switch rates for the link, the VPC, the vNIC and its classes, so high that each packet pays and none
+    /// waits.
+    #[arg(long)]
     pub qos: bool,
-    /// Bytes that each of these rates may save up; 0: as much as comes with the rate.
-    pub burst: u32,
-    /// Whether its vNICs are in security groups: with a thousand groups, and ten rules in each.
+    /// Bytes that VPC, vNIC and classes may save up, instead of what comes with such rates, which is much. 131072 is what
+    /// rates of up to 1 Gbit/s have by themselves: packets draw from the shared buckets as often as under the rates of tenants.
+    #[arg(long, requires = "qos", value_parser = clap::value_parser!(u32).range(32_768..))]
+    pub burst: Option<u32>,
+    /// Put vNICs into security groups, with a thousand groups of ten rules. Compare with `--peers no-groups`, and `--traffic udp`:
+    /// the frames of tcp have no handshake, without which the switch takes none for a connection.
+    #[arg(long)]
     pub groups: bool,
-    /// Taps beside the ports with packets, on the same worker, on which nothing comes.
+    /// Give this switch so many taps beside, on the same worker, on which nothing comes. Compare with `--peers no-idle`, in a network
+    /// namespace: the taps are interfaces of the machine.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=2000))]
     pub idle_ports: u16,
 }
 
 impl Job {
+    /// A job like this one for each case, with its tenants, and number of flows.
+    pub fn each(
+        &self,
+        works: impl IntoIterator<Item = (Case, Option<u32>)>,
+        flows: &[FlowCount],
+    ) -> Vec<Self> {
+        let job =
+            |(case, tenants), flows: &FlowCount| Self { case, tenants, flows: flows.clone(), ..self.clone() };
+        works.into_iter().flat_map(|work| flows.iter().map(move |flows| job(work, flows))).collect()
+    }
+
     /// What the rows call the work.
     pub fn label(&self) -> String {
         match (self.tenants, self.case) {
@@ -359,19 +370,7 @@ impl Job {
 impl Job {
     /// A job of one tenant with TCP in the shortest frames; tests say what is different.
     pub(crate) fn plain(case: Case, flows: &str) -> Self {
-        let flows = flows.parse().unwrap();
-        Self {
-            case,
-            tenants: None,
-            flows,
-            inner_bytes: 64,
-            traffic: Traffic::Tcp,
-            mix: Mix::default(),
-            qos: false,
-            burst: 0,
-            groups: false,
-            idle_ports: 0,
-        }
+        Self { case, flows: flows.parse().unwrap(), inner_bytes: 64, ..Self::default() }
     }
 }
 

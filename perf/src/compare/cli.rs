@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use super::cases::{FlowCount, Job, Mix, Peer, Work};
+use super::frames::INNER_BYTES;
 use super::ovs::ExactMatchCache;
 use super::record::Record;
 use super::{RowOutcome, Supply, check, report};
 use crate::host::interrupt;
-use crate::options::{Carried, Common, OneCore, within, write_json};
+use crate::options::{Common, OneCore, within, write_json};
 
 /// Compare with other switches: same frames, same kind of ports, one core, by turns.
 #[derive(Debug, Clone, clap::Args)]
@@ -31,7 +32,7 @@ pub struct CompareOptions {
     #[arg(long, value_delimiter = ',', default_value = "1,1k")]
     flows: Vec<FlowCount>,
     #[command(flatten)]
-    carried: Carried,
+    job: Job,
     #[command(flatten)]
     mix: Mix,
     /// After each row, ask this switch what its stages take.
@@ -64,7 +65,9 @@ pub struct CompareOptions {
 impl CompareOptions {
     /// The rows' cases, flow counts, lengths and traffic.
     pub(super) fn jobs(&self) -> Vec<Job> {
-        self.carried.jobs(self.cases.iter().map(|work| work.parts()), &self.flows, self.mix)
+        let inner_bytes = if self.mix.imix { *INNER_BYTES.end() } else { self.job.inner_bytes };
+        let like = Job { inner_bytes, mix: self.mix, ..self.job.clone() };
+        like.each(self.cases.iter().map(|work| work.parts()), &self.flows)
     }
 }
 
@@ -75,7 +78,7 @@ pub fn run(given: &CompareOptions) -> anyhow::Result<()> {
     println!(
         "Mpps and cyc (TSC cycles per packet) count the forwarding thread's CPU time; ratio is ours to the peer's"
     );
-    if given.carried.qos {
+    if given.job.qos {
         println!(
             "ours has rates for link, VPC, vNIC and classes: each packet across the tunnel pays, none waits"
         );

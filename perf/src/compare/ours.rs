@@ -132,8 +132,8 @@ fn longer(job: &Job) -> u64 {
 fn both_ways(job: &Job, assured: u64, ceil: Option<u64>) -> Value {
     let tenants = u64::from(job.tenants.unwrap_or(1));
     let mut way = json!({ "assured": format!("{}Mbit", assured * longer(job) * 1000 / tenants) });
-    if job.burst > 0 {
-        way["burst"] = format!("{}B", job.burst).into();
+    if let Some(burst) = job.burst {
+        way["burst"] = format!("{burst}B").into();
     }
     if let Some(ceil) = ceil {
         way["ceil"] = format!("{}Gbit", ceil * longer(job)).into();
@@ -388,8 +388,12 @@ mod tests {
 
     #[test]
     fn rates_are_as_many_packets_of_any_length_and_bursts_as_many_bytes() {
-        let text =
-            text_for(&Job { inner_bytes: 1400, qos: true, burst: 131_072, ..Job::plain(Case::Encap, "1k") });
+        let text = text_for(&Job {
+            inner_bytes: 1400,
+            qos: true,
+            burst: Some(131_072),
+            ..Job::plain(Case::Encap, "1k")
+        });
         assert!(text.contains("link = \"8800Gbit\""), "{text}");
         // Of the VPC, the vNIC and both classes, in both directions.
         assert_eq!(text.matches("burst = \"131072B\"").count(), 8, "{text}");

@@ -104,7 +104,7 @@ impl CompareRow {
             traffic: job.traffic.to_string(),
             mix: job.mix,
             qos: job.qos,
-            burst: job.burst,
+            burst: job.burst.unwrap_or(0),
             groups: job.groups,
             idle_ports: job.idle_ports,
             peer: peer.to_string(),

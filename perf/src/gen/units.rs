@@ -14,12 +14,9 @@ pub const WIRE_OVERHEAD: usize = 20;
 /// A number with `k`, `M` or `G` behind it, if it likes.
 pub fn count(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no count; write a whole number, as in 1000, 64k or 1M");
-    let (digits, factor) = match text.trim().chars().last() {
-        Some('k') => (&text.trim()[..text.trim().len() - 1], 1_000),
-        Some('M') => (&text.trim()[..text.trim().len() - 1], 1_000_000),
-        Some('G') => (&text.trim()[..text.trim().len() - 1], 1_000_000_000),
-        _ => (text.trim(), 1),
-    };
+    let units = [('k', 1_000), ('K', 1_000), ('M', 1_000_000), ('G', 1_000_000_000)];
+    let with_unit = |(unit, factor): (char, u64)| Some((text.trim().strip_suffix(unit)?, factor));
+    let (digits, factor) = units.into_iter().find_map(with_unit).unwrap_or((text.trim(), 1));
     let digits = digits.replace('_', "");
     let value = match digits.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),

@@ -9,7 +9,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use crate::compare::cases::{Case, FlowCount, Job, Mix, Peer, Traffic};
+use crate::compare::cases::{Case, FlowCount, Job, Peer, Traffic};
 use crate::compare::frames;
 use crate::compare::peer::Attached;
 use crate::generator::scenario::{ScenarioError, SourceText};
@@ -244,19 +244,8 @@ impl LabRun {
             let works = traffic.iter().flat_map(|one| self.cases.iter().map(move |case| (one, case)));
             for (&traffic, &case) in works {
                 let qos = self.qos;
-                let job = |flows: FlowCount| Job {
-                    case,
-                    tenants: None,
-                    flows,
-                    inner_bytes,
-                    traffic,
-                    mix: Mix::default(),
-                    qos,
-                    groups: false,
-                    burst: 0,
-                    idle_ports: 0,
-                };
-                jobs.extend(self.flows.iter().cloned().map(job));
+                let like = Job { inner_bytes, traffic, qos, ..Job::default() };
+                jobs.extend(like.each([(case, None)], &self.flows));
             }
         }
         if jobs.is_empty() || *self.rounds.get_ref() == 0 {

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum as _;
 
-use crate::compare::cases::{Case, FlowCount, Job, Mix};
+use crate::compare::cases::{Case, FlowCount, Job};
 use crate::compare::plugin::{self, TemplateDevice};
 use crate::compare::runner::{Runner, quiet, sample};
 use crate::compare::sample::Sample;
@@ -27,7 +27,7 @@ use crate::host::daemon::DaemonSetup;
 use crate::host::hugepages::HugePages;
 use crate::host::scratch::{self, Scratch};
 use crate::host::{interrupt, tsc};
-use crate::options::{Carried, Common, within};
+use crate::options::{Common, within};
 use crate::{Error, Result};
 use lane::WorkerLane;
 use report::{ScaleReport, ScaleRound, ScaleRow};
@@ -43,7 +43,7 @@ pub struct ScaleOptions {
     #[arg(long, value_delimiter = ',', default_value = "1k,100k")]
     flows: Vec<FlowCount>,
     #[command(flatten)]
-    carried: Carried,
+    job: Job,
     /// Rounds of each case.
     #[arg(long, default_value_t = 5, value_parser = within::<usize>(1, 1000))]
     rounds: usize,
@@ -107,7 +107,7 @@ fn measure(options: &ScaleOptions, vswitch: &Path) -> Result<ScaleReport> {
         }
     };
     let works = options.cases.iter().map(|&case| (case, None));
-    let jobs = options.carried.jobs(works, &options.flows, Mix::default());
+    let jobs = options.job.each(works, &options.flows);
     let memory = |job: &Job| 2 * testbed::memory(job, 1) + testbed::memory(job, usize::from(WORKERS));
     let _hugepages = HugePages::reserve(jobs.iter().map(memory).max().unwrap_or(0), &scratch)?;
     let mut bench = Bench { options, vswitch, scratch, plugin, cores, serial: 0 };
