@@ -44,10 +44,10 @@ impl Board {
         let file = File::open(path).map_err(Error::io(format!("open {name}")))?;
         let mut board = Self { file, path: name, slots: 0, slot_bytes: 0 };
         if board.word(0)? != MAGIC {
-            return Err(Error::Missing {
-                what: format!("{} is no board of a template device", board.path),
-                remedy: "remove what is left in the cache folder vswitch/dpdk-plugin and try again",
-            });
+            return Err(Error::missing(
+                format!("{} is no board of a template device", board.path),
+                "remove what is left in the cache folder vswitch/dpdk-plugin and try again",
+            ));
         }
         let sizes = board.word(8)?;
         board.slots = sizes & u64::from(u32::MAX);

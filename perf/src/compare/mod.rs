@@ -249,7 +249,13 @@ impl<'a> Bench<'a> {
             Ok((Pair { ours, peer }, ours.into_iter().chain([peer]).collect()))
         };
         let core = self.core;
-        let pairs = runner::quiet(wanted, pair, |kept, worst| Error::Noisy { kept, wanted, core, worst })?;
+        let noisy = |kept, worst| {
+            Error::Failed(format!(
+                "only {kept} of {wanted} pairs were quiet: in the others a forwarding thread had less than 97 % of core {core}, \
+                 at worst {worst:.0} %; stop what else runs on that core, or choose another with --core"
+            ))
+        };
+        let pairs = runner::quiet(wanted, pair, noisy)?;
         for runner in ours.iter_mut().chain([&mut theirs]) {
             runner.paid()?;
         }
@@ -315,5 +321,5 @@ pub(crate) fn memory(job: &Job, replayed: bool) -> u64 {
 
 fn at(path: &Path) -> impl FnOnce(PcapError) -> Error {
     let path = path.display().to_string();
-    |reason| Error::Pcap { path, reason }
+    move |reason| Error::Failed(format!("{path}: {reason}"))
 }

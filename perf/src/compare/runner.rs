@@ -49,8 +49,8 @@ impl Runner {
 
     /// A sample of a switch with one worker.
     pub fn sample(&mut self, seconds: f64) -> Result<Sample> {
-        let silent = Error::Silent { switch: self.contender, seconds };
-        sample(&mut [self], seconds)?.first().copied().ok_or(silent)
+        let contender = self.contender;
+        sample(&mut [self], seconds)?.first().copied().ok_or_else(|| silent(contender, seconds))
     }
 
     /// What its stages take, watched for so long.
@@ -100,14 +100,18 @@ pub fn sample(runners: &mut [&mut Runner], seconds: f64) -> Result<Vec<Sample>> 
     let owners = runners.iter().flat_map(|runner| runner.workers.iter().map(|_| runner.contender));
     for (sample, switch) in samples.iter().zip(owners) {
         if sample.packets == 0 {
-            return Err(Error::Silent { switch, seconds });
+            return Err(silent(switch, seconds));
         }
         let (lost, made) = (sample.lost(), sample.made.unwrap_or(0));
         if lost * 1000 > made {
-            return Err(Error::Lossy { switch, lost, made });
+            return Err(Error::Lossy { switch: switch.to_string(), lost, made });
         }
     }
     Ok(samples)
+}
+
+fn silent(switch: Contender, seconds: f64) -> Error {
+    Error::Failed(format!("{switch} forwarded nothing in {seconds} s, although its output was right before"))
 }
 
 /// Takes so many rounds in all of whose samples a thread had its core. Noisy ones are taken again, up to four tries for each;
@@ -156,11 +160,9 @@ pub fn check_kept(contender: Contender, job: &Job, way: Case, input: Input<'_>, 
         Contender::Peer(Peer::TestpmdMac) => Done::Readdressed,
         _ => Done::Work,
     };
-    check::check(job, way, done, input, kept).map_err(|wrong| Error::Output {
-        switch: contender,
-        case: way,
-        flows: job.flows.given.clone(),
-        wrong: wrong.into(),
+    check::check(job, way, done, input, kept).map_err(|wrong| {
+        let flows = &job.flows;
+        Error::Failed(format!("{contender}, {way} with {flows} flows: {wrong}; its output is not comparable"))
     })
 }
 
@@ -203,7 +205,7 @@ mod tests {
             let mut turns = 0;
             let round = |turn: usize| {
                 turns = turn + 1;
-                let lost = Error::Lossy { switch: Contender::Ours, lost: 1, made: 2 };
+                let lost = Error::Lossy { switch: "ours".into(), lost: 1, made: 2 };
                 if lossy.contains(&turn) { Err(lost) } else { Ok((turn, Vec::new())) }
             };
             let noisy = |_, _| panic!("no sample was noisy");

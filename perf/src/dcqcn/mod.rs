@@ -197,7 +197,7 @@ impl SimOutcome {
     /// `stem.png`.
     ///
     /// # Errors
-    /// [`Error::Plot`](crate::Error::Plot).
+    /// [`Error::Failed`](crate::Error::Failed).
     pub fn plot(&self, stem: &Path) -> Result<()> {
         let panel = |title: &str, points: fn(&Trace) -> &Vec<(f64, f64)>, scale: f64| {
             let series = self.flows.iter().zip(&self.traces).enumerate().map(|(n, (flow, trace))| {

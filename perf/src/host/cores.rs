@@ -25,10 +25,9 @@ pub fn pick(
 ) -> Result<usize> {
     match wanted {
         Some(core) if cores.contains(&core) => Ok(core),
-        Some(core) => Err(Error::Missing { what: format!("core {core} is not one of {cores:?}"), remedy }),
-        None => usual.copied().ok_or(Error::Missing {
-            what: "no cores could be listed".into(),
-            remedy: "see that /sys and sched_getaffinity work here",
+        Some(core) => Err(Error::missing(format!("core {core} is not one of {cores:?}"), remedy)),
+        None => usual.copied().ok_or_else(|| {
+            Error::missing("no cores could be listed", "see that /sys and sched_getaffinity work here")
         }),
     }
 }
@@ -36,9 +35,9 @@ pub fn pick(
 /// The core that forwards (the one asked for, else the last) and another one.
 pub fn choose(cores: &[usize], wanted: Option<usize>) -> Result<Cores> {
     let core = pick(cores, wanted, cores.last(), "choose one of those with --core")?;
-    let housekeeping = cores.iter().find(|&&other| other != core).ok_or(Error::Missing {
-        what: "there is one core only".into(),
-        remedy: "a measurement needs two: one forwards, the other does everything else",
+    let housekeeping = cores.iter().find(|&&other| other != core).ok_or_else(|| {
+        let remedy = "a measurement needs two: one forwards, the other does everything else";
+        Error::missing("there is one core only", remedy)
     })?;
     Ok(Cores { forwarding: core, housekeeping: *housekeeping })
 }

@@ -37,7 +37,10 @@ impl HugePages {
         pages.added = number(COUNT)?.saturating_sub(before);
         let got = number(FREE)?;
         if got < wanted {
-            return Err(Error::HugePages { wanted, got });
+            return Err(Error::Failed(format!(
+                "{wanted} huge pages of 2 MiB are needed and only {got} could be reserved; free memory, or reserve them at boot \
+                 with hugepages={wanted} on the kernel command line, and run as root"
+            )));
         }
         Ok(pages)
     }
@@ -93,8 +96,8 @@ fn give_back(pages: u64) {
 
 fn number(path: &str) -> Result<u64> {
     let text = std::fs::read_to_string(path).map_err(Error::io(format!("read {path}")))?;
-    text.trim().parse().map_err(|_| Error::Missing {
-        what: format!("{path} holds no number"),
-        remedy: "2 MiB huge pages are needed: use a kernel that has them",
+    text.trim().parse().map_err(|_| {
+        let remedy = "2 MiB huge pages are needed: use a kernel that has them";
+        Error::missing(format!("{path} holds no number"), remedy)
     })
 }

@@ -13,7 +13,7 @@ use wire::MacAddr;
 use super::interrupt;
 use super::process::{self, Placement, Process};
 use super::scratch::RunFolder;
-use crate::{Error, Result};
+use crate::Result;
 
 /// The program that forwards: Debian's build with DPDK.
 pub const DAEMON: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
@@ -151,8 +151,7 @@ impl OpenVswitch {
         if error.trim() == "[]" {
             return Ok(());
         }
-        let command = format!("ovs-vsctl add-port {bridge} {name}");
-        Err(Error::Command { command, words: error.trim().into() })
+        Err(process::failed(&format!("ovs-vsctl add-port {bridge} {name}"), &error))
     }
 
     /// Adds the bridge of the underlay with the tunnel's own address, and the tunnel to the bridge of tenants as port `number`.

@@ -88,8 +88,7 @@ impl Process {
         words.push(program);
         // The wrappers would report a missing program as their own failure, later and less clearly.
         if !findable(program) {
-            let reason = std::io::Error::from(std::io::ErrorKind::NotFound);
-            return Err(Error::Start { program: program.into(), reason, remedy });
+            return Err(cannot_start(program, remedy)(std::io::ErrorKind::NotFound.into()));
         }
         let mut child = Command::new(words[0])
             .args(&words[1..])
@@ -99,7 +98,7 @@ impl Process {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|reason| Error::Start { program: program.into(), reason, remedy })?;
+            .map_err(cannot_start(program, remedy))?;
         let lines = Lines::default();
         child.stdout.take().into_iter().for_each(|stream| follow(&lines, stream));
         child.stderr.take().into_iter().for_each(|stream| follow(&lines, stream));
@@ -146,7 +145,7 @@ impl Process {
     ) -> Result<T> {
         match self.await_output(what, limit, &mut find) {
             // What it said last may still be on its way through the pipe, longer on a busy machine.
-            Err(ended @ Error::Ended { .. }) => {
+            Err(ended @ Error::Ended(_)) => {
                 interrupt::until(Duration::from_secs(5), || Ok(find(&lock(&self.lines))))?.ok_or(ended)
             }
             found => found,
@@ -177,12 +176,10 @@ impl Process {
             }
             self.check_alive()?;
             if Instant::now() > end {
-                return Err(Error::Late {
-                    what: what.to_owned(),
-                    seconds: limit.as_secs(),
-                    program: self.name.clone(),
-                    words: self.last_words(),
-                });
+                let (seconds, program, words) = (limit.as_secs(), &self.name, self.last_words());
+                return Err(Error::Failed(format!(
+                    "waited {seconds} s for {what}; the last words of {program}:\n{words}"
+                )));
             }
             interrupt::pause(Duration::from_millis(10))?;
         }
@@ -196,13 +193,10 @@ impl Process {
             Ok(Some(status)) => {
                 // Its last lines may still be on their way through the pipe.
                 std::thread::sleep(Duration::from_millis(50));
-                Err(Error::Ended {
-                    program: self.name.clone(),
-                    status: status.to_string(),
-                    words: self.last_words(),
-                })
+                let (program, words) = (&self.name, self.last_words());
+                Err(Error::Ended(format!("{program} ended early ({status}); its last words:\n{words}")))
             }
-            Err(reason) => Err(Error::Io { what: format!("wait for {}", self.name), reason }),
+            Err(reason) => Err(Error::io(format!("wait for {}", self.name))(reason)),
         }
     }
 
@@ -231,8 +225,8 @@ impl Process {
 
     fn signal(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap_or(i32::MAX));
-        kill(pid, signal)
-            .map_err(|errno| Error::Io { what: format!("signal {}", self.name), reason: errno.into() })
+        let error = Error::io(format!("signal {}", self.name));
+        kill(pid, signal).map_err(|errno| error(errno.into()))
     }
 
     fn last_words(&self) -> String {
@@ -275,19 +269,21 @@ pub fn run(program: &str, arguments: &[&str], environment: &[(String, String)]) 
         .envs(environment.iter().map(|(key, value)| (key, value)))
         .stdin(Stdio::null())
         .output()
-        .map_err(|reason| Error::Start {
-            program: program.into(),
-            reason,
-            remedy: "run scripts/bootstrap",
-        })?;
+        .map_err(cannot_start(program, "run scripts/bootstrap"))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let words = [output.stdout, output.stderr].concat();
-    Err(Error::Command {
-        command: format!("{program} {}", arguments.join(" ")),
-        words: String::from_utf8_lossy(&words).trim().to_owned(),
-    })
+    Err(failed(&format!("{program} {}", arguments.join(" ")), &String::from_utf8_lossy(&words)))
+}
+
+/// A helper program reported failure.
+pub(super) fn failed(command: &str, words: &str) -> Error {
+    Error::Failed(format!("`{command}` failed: {}", words.trim()))
+}
+
+fn cannot_start(program: &str, remedy: &str) -> impl FnOnce(std::io::Error) -> Error {
+    move |reason| Error::missing(format!("cannot start {program}: {reason}"), remedy)
 }
 
 /// The first line of what a program says, as of its version.

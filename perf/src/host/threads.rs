@@ -12,9 +12,9 @@ pub fn cpu_seconds(pid: u32, thread: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/task/{thread}/schedstat");
     let text = std::fs::read_to_string(&path).map_err(Error::io(format!("read {path}")))?;
     let nanoseconds = text.split(' ').next().and_then(|field| field.parse::<u64>().ok());
-    nanoseconds.map(|value| value as f64 / 1e9).ok_or(Error::Missing {
-        what: format!("{path} holds no CPU time"),
-        remedy: "use a kernel with scheduler statistics (CONFIG_SCHED_INFO)",
+    nanoseconds.map(|value| value as f64 / 1e9).ok_or_else(|| {
+        let remedy = "use a kernel with scheduler statistics (CONFIG_SCHED_INFO)";
+        Error::missing(format!("{path} holds no CPU time"), remedy)
     })
 }
 

@@ -10,10 +10,8 @@ use crate::{Error, Result};
 /// unlike `cpu MHz` does not follow the core's momentary clock.
 pub fn hertz() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/cpuinfo").map_err(Error::io("read /proc/cpuinfo"))?;
-    from_cpuinfo(&text).ok_or(Error::Missing {
-        what: "/proc/cpuinfo shows no invariant time stamp counter (constant_tsc, bogomips)".into(),
-        remedy: "run on an x86-64 machine with an invariant TSC",
-    })
+    let what = "/proc/cpuinfo shows no invariant time stamp counter (constant_tsc, bogomips)";
+    from_cpuinfo(&text).ok_or_else(|| Error::missing(what, "run on an x86-64 machine with an invariant TSC"))
 }
 
 /// The processor, as it names itself.

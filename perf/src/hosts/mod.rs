@@ -144,7 +144,7 @@ const MEMORY: u64 = 2 * network::MEMORY;
 pub fn run(options: &HostsOptions) -> anyhow::Result<()> {
     for (program, remedy) in PROGRAMS {
         if !process::findable(program) {
-            Err(Error::Missing { what: format!("there is no {program}"), remedy })?;
+            Err(Error::missing(format!("there is no {program}"), remedy))?;
         }
     }
     let contenders = options.contenders()?;
@@ -204,7 +204,7 @@ fn possible(mut contenders: Vec<Contender>, has_hugepages: bool) -> Result<Vec<C
     contenders.retain(|contender| !of_ovs(contender));
     let what = format!("the cases of Open vSwitch are left out, because {reason}");
     if contenders.is_empty() {
-        return Err(Error::Missing { what, remedy });
+        return Err(Error::missing(what, remedy));
     }
     eprintln!("{what}; {remedy}");
     Ok(contenders)

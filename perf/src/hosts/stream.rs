@@ -55,11 +55,7 @@ fn parse(answer: &Value) -> Result<TcpStream> {
     if let Some(error) = answer["error"].as_str() {
         return Err(Error::Failed(format!("iperf3: {error}")));
     }
-    let missing = |what: &str| Error::Answer {
-        command: "iperf3 --json".into(),
-        what: what.into(),
-        answer: answer["end"].to_string().chars().take(600).collect(),
-    };
+    let missing = |what: &str| Error::answer("iperf3 --json", what, &answer["end"]);
     let number = |path: &str| answer.pointer(path).and_then(Value::as_u64).ok_or_else(|| missing(path));
     let rate = "/end/sum_received/bits_per_second";
     let rate = answer.pointer(rate).and_then(Value::as_f64).ok_or_else(|| missing(rate))?;

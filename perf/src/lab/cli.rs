@@ -6,7 +6,6 @@ use super::LabBench;
 use super::checks::{self, CheckVerdict};
 use super::file::{Lab, LabForwarder};
 use super::report::{self, LabReport};
-use crate::Error;
 use crate::host::interrupt;
 use crate::options::{Common, Page};
 use crate::report::parts;
@@ -37,9 +36,10 @@ pub fn run(given: &LabOptions) -> anyhow::Result<()> {
         println!("{}", check.line());
     }
     let missing = found.iter().filter(|check| check.verdict == CheckVerdict::Failed).count();
-    if missing > 0 {
-        return Err(Error::Checks { missing }.into());
-    }
+    anyhow::ensure!(
+        missing == 0,
+        "{missing} of the checks failed; see to what the lines with `FAILED` say, then try `perf lab --check` again"
+    );
     let mut bench = LabBench::prepare(&lab, &vswitch, given.common.keep)?;
     bench.probe()?;
     println!("{:<7} {:<28} frames come through both ways", "ok", "cabling");

@@ -58,7 +58,7 @@ impl Running {
         let line = self.0.await_last_output("the generator's report", limit, |lines| {
             lines.iter().find(|line| line.starts_with("{\"scenario\"")).cloned()
         })?;
-        serde_json::from_str(&line).map_err(|error| Error::Report { reason: error.to_string() })
+        serde_json::from_str(&line).map_err(not_understood)
     }
 }
 
@@ -67,6 +67,14 @@ impl Drop for Running {
         // So that it gives back its huge pages.
         self.0.terminate(Duration::from_secs(5));
     }
+}
+
+/// The generator answered something that is not understood.
+pub(super) fn not_understood(reason: impl std::fmt::Display) -> Error {
+    Error::missing(
+        format!("the generator's report is not understood ({reason})"),
+        "is its `perf` of this version?",
+    )
 }
 
 /// The words that run the generator's `perf`.

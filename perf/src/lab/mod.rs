@@ -185,7 +185,11 @@ impl<'a> LabBench<'a> {
         for stream in streams {
             let (sent, frames) = (stream.sent, stream.received.frames);
             if frames * 2 < sent || frames == 0 {
-                return Err(Error::Cabling { stream: stream.name, sent, frames });
+                return Err(Error::Failed(format!(
+                    "{}: {sent} frames were sent and {frames} came out at the other port; look at the cables: near to near, far \
+                     to far",
+                    stream.name
+                )));
             }
         }
         Ok(())
@@ -219,7 +223,7 @@ impl<'a> LabBench<'a> {
                 return Err(error);
             }
         };
-        let found = answer.findings.pop().ok_or(Error::Report { reason: "it has no findings".into() })?;
+        let found = answer.findings.pop().ok_or_else(|| generator::not_understood("it has no findings"))?;
         let damaged: u64 = found.loads.iter().map(|loaded| loaded.outcome.damaged).sum();
         let wrong = if damaged > 0 {
             Some(format!("{damaged} frames have a wrong checksum or ICRC"))
@@ -228,7 +232,10 @@ impl<'a> LabBench<'a> {
             streams.find_map(|stream| generator::wrong_length(stream, forwarder))
         };
         match wrong {
-            Some(wrong) => Err(Error::Work { forwarder, what: measurement.label(), wrong }),
+            Some(wrong) => {
+                let what = measurement.label();
+                Err(Error::Failed(format!("{forwarder}, {what}: {wrong}; its output is not comparable")))
+            }
             None => Ok((found, settled)),
         }
     }

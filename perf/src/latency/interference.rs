@@ -27,10 +27,10 @@ impl Interference {
         let stolen = stolen(&read("/proc/stat")?, core);
         match (preempted, stolen) {
             (Some(preempted), Some(stolen)) => Ok(Self { preempted, stolen_ms: stolen * UNIT_MS }),
-            _ => Err(Error::Missing {
-                what: format!("the kernel does not tell what thread {thread} or core {core} was kept from"),
-                remedy: "use a Linux with /proc/stat and /proc/PID/task",
-            }),
+            _ => Err(Error::missing(
+                format!("the kernel does not tell what thread {thread} or core {core} was kept from"),
+                "use a Linux with /proc/stat and /proc/PID/task",
+            )),
         }
     }
 

@@ -94,29 +94,19 @@ pub fn await_ports(daemon: &mut Daemon, count: usize) -> Result<()> {
         let rows = last.as_array().into_iter().flatten();
         Ok((rows.filter(|port| port["state"] == "started").count() >= count).then_some(()))
     })?;
-    started.ok_or_else(|| Error::Answer {
-        command: "port list".into(),
-        what: format!("that all of {count} ports are started, after 20 s"),
-        answer: last.to_string().chars().take(600).collect(),
-    })
+    let what = format!("that all of {count} ports are started, after 20 s");
+    started.ok_or_else(|| Error::answer("port list", what, &last))
 }
 
 pub fn number(answer: &Value, path: &str, command: &str) -> Result<u64> {
-    answer.pointer(path).and_then(Value::as_u64).ok_or_else(|| Error::Answer {
-        command: command.into(),
-        what: path.into(),
-        answer: answer.to_string().chars().take(300).collect(),
-    })
+    answer.pointer(path).and_then(Value::as_u64).ok_or_else(|| Error::answer(command, path, answer))
 }
 
 /// The row of a list of named ones.
 pub fn row<'a>(answer: &'a Value, name: &str, command: &str) -> Result<&'a Value> {
     let rows = answer.as_array().into_iter().flatten();
-    rows.into_iter().find(|row| row["name"] == name).ok_or_else(|| Error::Answer {
-        command: command.into(),
-        what: format!("a row named {name}"),
-        answer: answer.to_string().chars().take(300).collect(),
-    })
+    let missing = || Error::answer(command, format!("a row named {name}"), answer);
+    rows.into_iter().find(|row| row["name"] == name).ok_or_else(missing)
 }
 
 /// What a daemon has counted: the answers to the commands that show packets.

@@ -66,7 +66,7 @@ impl Panel {
 pub fn draw(stem: &Path, title: &str, x_title: &str, panels: &[Panel], shaded: &[(f64, f64)]) -> Result<()> {
     let size = (SIZE.0, SIZE.1 * panels.len().max(1) as u32 + 40);
     let (svg, png) = (stem.with_extension("svg"), stem.with_extension("png"));
-    let failed = |path: &Path, reason: String| Error::Plot { path: path.display().to_string(), reason };
+    let failed = |path: &Path, reason: String| Error::Failed(format!("draw {}: {reason}", path.display()));
     font().map_err(|reason| failed(&svg, reason))?;
     let content = Content { title, x_title, panels, shaded };
     content.draw(SVGBackend::new(&svg, size).into_drawing_area()).map_err(|reason| failed(&svg, reason))?;
@@ -75,7 +75,7 @@ pub fn draw(stem: &Path, title: &str, x_title: &str, panels: &[Panel], shaded: &
 
 /// The same as the text of an SVG, for a page that holds everything it shows.
 pub fn svg(title: &str, x_title: &str, panels: &[Panel]) -> Result<String> {
-    let failed = |reason: String| Error::Plot { path: title.into(), reason };
+    let failed = |reason: String| Error::Failed(format!("draw {title}: {reason}"));
     font().map_err(failed)?;
     let size = (SIZE.0, SIZE.1 * panels.len().max(1) as u32 + 40);
     let content = Content { title, x_title, panels, shaded: &[] };

@@ -93,9 +93,14 @@ fn measure(options: &ScaleOptions, vswitch: &Path) -> Result<ScaleReport> {
     };
     let chosen =
         cores.filter(|[first, second]| first != second && usable.contains(first) && usable.contains(second));
-    let cores = chosen.ok_or_else(|| Error::Cores(options.cores.clone().unwrap_or(usable)))?;
+    let unfit = |cores: &[usize]| {
+        let what =
+            format!("cores {cores:?}: two different ones of those that this process may use are needed");
+        Error::missing(what, "name them with --cores")
+    };
+    let cores = chosen.ok_or_else(|| unfit(options.cores.as_deref().unwrap_or(&usable)))?;
     let hertz = tsc::hertz()?;
-    let line = bounce::ticks(cores).ok_or_else(|| Error::Cores(cores.into()))?;
+    let line = bounce::ticks(cores).ok_or_else(|| unfit(&cores))?;
     let mut report =
         ScaleReport { hertz, line_cycles: line, seconds: options.seconds, rows: Vec::new(), skipped: None };
     let scratch = Scratch::create(options.common.keep)?;
@@ -192,7 +197,12 @@ impl Bench<'_> {
             Ok((round, parts.concat()))
         };
         let cores = self.cores;
-        let noisy = |kept, worst| Error::NoisyRounds { kept, wanted, cores, worst };
+        let noisy = |kept, worst| {
+            Error::Failed(format!(
+                "only {kept} of {wanted} rounds were quiet: in the others a worker had less than 97 % of its core, at worst \
+                 {worst:.0} %; stop what else runs on cores {cores:?}"
+            ))
+        };
         let rounds = quiet(wanted, round, noisy)?;
         let end = both.drawn()?;
         let draws = (end.0 - begin.0) as f64 / pipelines::qos::QUANTUM_MAX as f64;
