@@ -4,8 +4,6 @@
 
 use pmd::{EalError, MempoolError, PortError};
 
-use crate::generator::scenario::ScenarioError;
-
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong in a measurement.
@@ -35,8 +33,6 @@ pub enum Error {
     Pool(#[from] MempoolError),
     #[error(transparent)]
     Port(#[from] PortError),
-    #[error(transparent)]
-    File(#[from] ScenarioError),
 }
 
 impl Error {

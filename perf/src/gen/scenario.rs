@@ -7,29 +7,15 @@ mod ports;
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::units::{Addresses, Count, Macs, Numbers, Rate};
+use crate::{Error, Result};
 pub use ports::{Attachment, PortSpec, Role, memif};
-
-/// What is wrong with a scenario file.
-#[derive(Debug, thiserror::Error)]
-pub enum ScenarioError {
-    /// It could not be read.
-    #[error("{path}: {reason}")]
-    Read { path: String, reason: std::io::Error },
-    #[error("{path}:{line}: {source_line}: {what}")]
-    At {
-        path: String,
-        /// The line, from 1.
-        line: usize,
-        source_line: String,
-        what: String,
-    },
-}
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -257,8 +243,18 @@ impl SourceText {
         Self { path, text }
     }
 
+    /// That of a file; `-` is the standard input.
+    pub fn load(path: &Path) -> Result<Self> {
+        let (name, text) = if path == Path::new("-") {
+            ("standard input".to_owned(), std::io::read_to_string(std::io::stdin()))
+        } else {
+            (path.display().to_string(), std::fs::read_to_string(path))
+        };
+        Ok(Self { text: text.map_err(Error::io(name.as_str()))?, path: name })
+    }
+
     /// What the text says, with the line of what is wrong in it.
-    pub fn read<T: serde::de::DeserializeOwned>(self) -> Result<(T, Self), ScenarioError> {
+    pub fn read<T: serde::de::DeserializeOwned>(self) -> Result<(T, Self)> {
         match toml::from_str(&self.text) {
             Ok(value) => Ok((value, self)),
             Err(error) => {
@@ -269,31 +265,25 @@ impl SourceText {
     }
 
     /// An error at a byte of the text.
-    pub fn error(&self, at: usize, what: impl Into<String>) -> ScenarioError {
+    pub fn error(&self, at: usize, what: impl Display) -> Error {
         let at = at.min(self.text.len());
         let line = self.text[..at].matches('\n').count() + 1;
-        let source_line = self.text.lines().nth(line - 1).unwrap_or("").trim().to_owned();
-        ScenarioError::At { path: self.path.clone(), line, source_line, what: what.into() }
+        let source_line = self.text.lines().nth(line - 1).unwrap_or("").trim();
+        Error::Failed(format!("{}:{line}: {source_line}: {what}", self.path))
     }
 
-    pub fn at<T>(&self, value: &Spanned<T>, what: impl Into<String>) -> ScenarioError {
+    pub fn at<T>(&self, value: &Spanned<T>, what: impl Display) -> Error {
         self.error(value.span().start, what)
     }
 }
 
 impl Scenario {
     /// Reads a file; `-` is the standard input.
-    pub fn load(path: &Path) -> Result<(Self, SourceText), ScenarioError> {
-        let (name, text) = if path == Path::new("-") {
-            ("standard input".to_owned(), std::io::read_to_string(std::io::stdin()))
-        } else {
-            (path.display().to_string(), std::fs::read_to_string(path))
-        };
-        let text = text.map_err(|reason| ScenarioError::Read { path: name.clone(), reason })?;
-        Self::parse(name, text)
+    pub fn load(path: &Path) -> Result<(Self, SourceText)> {
+        SourceText::load(path)?.read()
     }
 
-    pub fn parse(path: String, text: String) -> Result<(Self, SourceText), ScenarioError> {
+    pub fn parse(path: String, text: String) -> Result<(Self, SourceText)> {
         SourceText::new(path, text).read()
     }
 }

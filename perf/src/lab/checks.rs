@@ -341,6 +341,7 @@ fn set(list: &str) -> BTreeSet<usize> {
 mod tests {
     use std::os::unix::fs::symlink;
 
+    use super::super::file::tests::{TEXT, lab};
     use super::*;
 
     /// A machine made of files, with all that the lab file of the tests needs.
@@ -395,8 +396,7 @@ mod tests {
         }
 
         fn checks(&self) -> Vec<Check> {
-            let text = super::super::file::tests::TEXT.replace("41:00.1,dv_flow_en=2", "0000:41:00.0");
-            let lab = Lab::parse("lab.toml".into(), text).unwrap();
+            let lab = lab(&TEXT.replace("41:00.1,dv_flow_en=2", "0000:41:00.0")).unwrap();
             let system = self.system();
             [system.ports(&lab), system.cores(&lab)].concat()
         }

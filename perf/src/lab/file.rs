@@ -9,10 +9,11 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
+use crate::Result;
 use crate::compare::cases::{Case, FlowCount, Job, Peer, Traffic};
 use crate::compare::frames;
 use crate::compare::peer::Attached;
-use crate::generator::scenario::{ScenarioError, SourceText};
+use crate::generator::scenario::SourceText;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LabForwarder {
@@ -146,15 +147,12 @@ pub struct Lab {
 }
 
 impl Lab {
-    pub fn load(path: &Path) -> Result<Self, ScenarioError> {
-        let name = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|reason| ScenarioError::Read { path: name.clone(), reason })?;
-        Self::parse(name, text)
+    pub fn load(path: &Path) -> Result<Self> {
+        Self::read(SourceText::load(path)?)
     }
 
-    pub fn parse(path: String, text: String) -> Result<Self, ScenarioError> {
-        let (mut lab, source): (Self, SourceText) = SourceText::new(path, text).read()?;
+    fn read(text: SourceText) -> Result<Self> {
+        let (mut lab, source): (Self, SourceText) = text.read()?;
         lab.run.jobs = lab.run.jobs(&source)?;
         lab.device.forwarders = lab.device.forwarders(&source)?;
         Ok(lab)
@@ -163,7 +161,7 @@ impl Lab {
 
 impl DeviceUnderTest {
     /// Checks the cores, and says who takes turns.
-    fn forwarders(&self, source: &SourceText) -> Result<Vec<LabForwarder>, ScenarioError> {
+    fn forwarders(&self, source: &SourceText) -> Result<Vec<LabForwarder>> {
         let cores = self.cores.get_ref();
         if cores.is_empty()
             || cores.contains(&self.control_core)
@@ -229,7 +227,7 @@ fn attached(text: &str) -> Result<Attached, String> {
 }
 
 impl LabRun {
-    fn jobs(&self, source: &SourceText) -> Result<Vec<Job>, ScenarioError> {
+    fn jobs(&self, source: &SourceText) -> Result<Vec<Job>> {
         let traffic = self.traffic.get_ref();
         if traffic.contains(&Traffic::UdpFew) {
             let what = "traffic is udp, tcp, rocev2 or mixed; write one of those";
@@ -280,24 +278,25 @@ via = ["ssh", "root@generator"]
 perf = "vswitch-perf"
 "#;
 
-    fn parse(text: &str) -> Result<Lab, String> {
-        Lab::parse("lab.toml".into(), text.into()).map_err(|error| error.to_string())
+    /// The lab of such a file.
+    pub(crate) fn lab(text: &str) -> Result<Lab> {
+        Lab::read(SourceText::new("lab.toml".into(), text.into()))
     }
 
     #[test]
     fn ports_forwarders_and_the_usual_run() {
-        let lab = parse(TEXT).unwrap();
+        let usual = lab(TEXT).unwrap();
         let pci = |text: &str| Attached::Pci(text.into());
         assert_eq!(
-            [&lab.device.near, &lab.device.far],
+            [&usual.device.near, &usual.device.far],
             [&pci("0000:41:00.0"), &pci("0000:41:00.1,dv_flow_en=2")]
         );
-        let forwarders: Vec<String> = lab.device.forwarders.iter().map(LabForwarder::to_string).collect();
+        let forwarders: Vec<String> = usual.device.forwarders.iter().map(LabForwarder::to_string).collect();
         assert_eq!(forwarders, ["vswitch", "ovs-exact", "ovs-wildcard"]);
-        assert!(matches!(&lab.generator.near, Attached::Virtual(text) if text.starts_with("net_memif0,")));
+        assert!(matches!(&usual.generator.near, Attached::Virtual(text) if text.starts_with("net_memif0,")));
         // Three cases, four numbers of flows, two lengths, two kinds of traffic.
-        assert_eq!((lab.run.jobs.len(), *lab.run.rounds.get_ref()), (48, 3));
-        let lab = parse(&TEXT.replace("cores = [1, 2]", "cores = [1, 2]\noffload = \"rte-flow\"")).unwrap();
+        assert_eq!((usual.run.jobs.len(), *usual.run.rounds.get_ref()), (48, 3));
+        let lab = lab(&TEXT.replace("cores = [1, 2]", "cores = [1, 2]\noffload = \"rte-flow\"")).unwrap();
         assert_eq!(lab.device.forwarders[..2], [LabForwarder::Ours, LabForwarder::Offloaded]);
     }
 
@@ -318,7 +317,7 @@ perf = "vswitch-perf"
             let text = TEXT
                 .replace(from, to)
                 .replace("via = [\"ssh\", \"root@generator\"]\nperf = \"vswitch-perf\"\n", "");
-            let error = parse(&text).unwrap_err();
+            let error = lab(&text).unwrap_err().to_string();
             assert!(error.starts_with(&format!("lab.toml:{line}:")) && error.contains(word), "{error}");
         }
     }

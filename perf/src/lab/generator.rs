@@ -92,6 +92,7 @@ pub(crate) fn command(generator: &LabGenerator) -> Result<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::file::tests::{TEXT, lab};
     use super::*;
     use crate::generator::ledger::Received;
 
@@ -119,8 +120,7 @@ mod tests {
 
     #[test]
     fn the_generator_is_this_program_or_the_one_over_there() {
-        let lab = super::super::file::Lab::parse("lab.toml".into(), super::super::file::tests::TEXT.into())
-            .unwrap();
+        let lab = lab(TEXT).unwrap();
         assert_eq!(command(&lab.generator).unwrap(), ["ssh", "root@generator", "vswitch-perf"]);
         let here = LabGenerator { via: Vec::new(), perf: None, ..lab.generator };
         assert_eq!(command(&here).unwrap().len(), 1);

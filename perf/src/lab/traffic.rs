@@ -136,12 +136,13 @@ fn stream(text: &mut String, measurement: &Measurement, way: Case, kind: &str, f
 
 #[cfg(test)]
 mod tests {
+    use super::super::file::tests::{TEXT, lab};
     use super::*;
     use crate::generator::scenario::Scenario;
 
     #[test]
     fn the_generator_takes_every_scenario() {
-        let lab = Lab::parse("lab.toml".into(), super::super::file::tests::TEXT.into()).unwrap();
+        let lab = lab(TEXT).unwrap();
         let mut measurements = super::super::measurements(&lab);
         assert!(measurements.len() > 48);
         for traffic in [Traffic::Udp, Traffic::Mixed] {

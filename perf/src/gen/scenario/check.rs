@@ -1,18 +1,18 @@
 //! From a scenario as it is written to one that makes sense: names resolved, ranges and lengths checked, templates made.
 
+use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr};
 
 use toml::Spanned;
 use wire::MacAddr;
 use wire::roce::{Operation, opcode};
 
-use super::{
-    Attachment, Distribution, Load, Protocol, Scenario, ScenarioError, Size, SourceText, StreamSpec, Test,
-};
+use super::{Attachment, Distribution, Load, Protocol, Scenario, Size, SourceText, StreamSpec, Test};
 use crate::generator::frame::{FCS, Outer, Shape, TUNNEL};
 use crate::generator::tuple::{Tuple, Tuples};
 use crate::generator::units::{Addresses, Macs, Numbers, Range, Rate};
 use crate::pcap;
+use crate::{Error, Result};
 
 /// The longest frame, frame check sequence included.
 pub const LONGEST: u32 = 9018;
@@ -141,7 +141,7 @@ fn fits(shape: &Shape, size: u32, code: u8) -> bool {
 }
 
 impl Scenario {
-    pub fn check(&self, source: &SourceText) -> Result<Plan, ScenarioError> {
+    pub fn check(&self, source: &SourceText) -> Result<Plan> {
         if self.ports.is_empty() || self.streams.is_empty() {
             return Err(source.error(0, "there must be a [[port]] and a [[stream]] at least; add them"));
         }
@@ -172,7 +172,7 @@ impl Scenario {
         Ok(Plan { ports, streams })
     }
 
-    fn check_run(&self, source: &SourceText) -> Result<(), ScenarioError> {
+    fn check_run(&self, source: &SourceText) -> Result<()> {
         let (run, generator) = (&self.run, &self.generator);
         let sensible = |load: &Load| match *load {
             Load::Share(percent) => percent > 0.0 && percent <= 100.0,
@@ -229,11 +229,16 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn wrong<T>(&self, value: &Option<Spanned<T>>, what: impl Into<String>) -> ScenarioError {
+    fn wrong<T>(&self, value: &Option<Spanned<T>>, what: impl Display) -> Error {
         self.source.error(at(value, &self.spec.name), what)
     }
 
-    fn stream(&self, ports: &[PortPlan]) -> Result<StreamPlan, ScenarioError> {
+    /// Fails at a value for which a rule is not kept.
+    fn rule<T>(&self, is_kept: bool, value: &Option<Spanned<T>>, what: impl Display) -> Result<()> {
+        if is_kept { Ok(()) } else { Err(self.wrong(value, what)) }
+    }
+
+    fn stream(&self, ports: &[PortPlan]) -> Result<StreamPlan> {
         let spec = self.spec;
         let content = self.content()?;
         let flows = spec.flows.as_ref().map_or(1, |flows| flows.get_ref().0);
@@ -241,31 +246,21 @@ impl Checker<'_> {
             Content::Made { tuples, .. } => tuples.capacity(),
             Content::Replayed(_) | Content::Connected { .. } => 1,
         };
-        if flows == 0 || flows > capacity.min(FLOWS) {
-            let what = format!(
-                "{flows} flows cannot be made: addresses, ports, queue pairs and VNIs allow 1 to {}; widen a range \
-                 (src-port = \"1024..65535\", qp = \"0x100..0xffff\") or write fewer flows",
-                capacity.min(FLOWS)
-            );
-            return Err(self.wrong(&spec.flows, what));
-        }
+        let most = capacity.min(FLOWS);
+        let what = format!(
+            "{flows} flows cannot be made: addresses, ports, queue pairs and VNIs allow 1 to {most}; widen a range \
+             (src-port = \"1024..65535\", qp = \"0x100..0xffff\") or write fewer flows"
+        );
+        self.rule((1..=most).contains(&flows), &spec.flows, what)?;
         let churn = spec.churn.as_ref().map_or(0, |churn| churn.get_ref().0);
-        if churn > 0 && spec.distribution == Distribution::New {
-            let what = "with distribution = \"new\" every frame is of a new flow already; remove churn";
-            return Err(self.wrong(&spec.churn, what));
-        }
-        if churn > 0 && capacity <= flows {
-            let what =
-                "no flow is left to be new: the ranges hold as many as `flows` takes; widen one of them";
-            return Err(self.wrong(&spec.churn, what));
-        }
+        let what = "with distribution = \"new\" every frame is of a new flow already; remove churn";
+        self.rule(churn == 0 || spec.distribution != Distribution::New, &spec.churn, what)?;
+        let what = "no flow is left to be new: the ranges hold as many as `flows` takes; widen one of them";
+        self.rule(churn == 0 || capacity > flows, &spec.churn, what)?;
         let exponent = spec.zipf_exponent.as_ref().map_or(1.0, |exponent| *exponent.get_ref());
-        if !(0.0..=10.0).contains(&exponent)
-            || spec.zipf_exponent.is_some() && spec.distribution != Distribution::Zipf
-        {
-            let what = "an exponent goes with distribution = \"zipf\" and is in 0 to 10; correct one of them";
-            return Err(self.wrong(&spec.zipf_exponent, what));
-        }
+        let is_zipf = spec.zipf_exponent.is_none() || spec.distribution == Distribution::Zipf;
+        let what = "an exponent goes with distribution = \"zipf\" and is in 0 to 10; correct one of them";
+        self.rule(is_zipf && (0.0..=10.0).contains(&exponent), &spec.zipf_exponent, what)?;
         let (from, to) = (self.port(&spec.from, ports)?, self.port(&spec.to, ports)?);
         let sizes = self.sizes(&content)?;
         Ok(StreamPlan {
@@ -279,7 +274,7 @@ impl Checker<'_> {
         })
     }
 
-    fn port(&self, name: &Spanned<String>, ports: &[PortPlan]) -> Result<usize, ScenarioError> {
+    fn port(&self, name: &Spanned<String>, ports: &[PortPlan]) -> Result<usize> {
         ports.iter().position(|port| port.name == *name.get_ref()).ok_or_else(|| {
             let known: Vec<_> = ports.iter().map(|port| port.name.as_str()).collect();
             let what = format!("there is no port `{}`; there are {}", name.get_ref(), known.join(", "));
@@ -287,24 +282,19 @@ impl Checker<'_> {
         })
     }
 
-    fn content(&self) -> Result<Content, ScenarioError> {
+    fn content(&self) -> Result<Content> {
         let spec = self.spec;
         let protocol = *spec.protocol.get_ref();
         if protocol == Protocol::Pcap {
             return self.replayed();
         }
-        if spec.file.is_some() {
-            return Err(self.wrong(&spec.file, "a file goes with protocol = \"pcap\"; remove it"));
-        }
-        if !protocol.is_roce() && (spec.qp.is_some() || spec.opcodes.is_some()) {
-            let place =
-                if spec.qp.is_some() { at(&spec.qp, &spec.name) } else { at(&spec.opcodes, &spec.name) };
-            let what = "queue pairs and opcodes go with protocol = \"roce-rc\" or \"roce-ud\"; remove them";
-            return Err(self.source.error(place, what));
-        }
-        if protocol.is_roce() && spec.dst_port.is_some() {
-            return Err(self.wrong(&spec.dst_port, "RoCEv2 goes to UDP port 4791 always; remove the key"));
-        }
+        self.rule(spec.file.is_none(), &spec.file, "a file goes with protocol = \"pcap\"; remove it")?;
+        let roce = protocol.is_roce();
+        let what = "queue pairs and opcodes go with protocol = \"roce-rc\" or \"roce-ud\"; remove them";
+        self.rule(roce || spec.qp.is_none(), &spec.qp, what)?;
+        self.rule(roce || spec.opcodes.is_none(), &spec.opcodes, what)?;
+        let what = "RoCEv2 goes to UDP port 4791 always; remove the key";
+        self.rule(!roce || spec.dst_port.is_none(), &spec.dst_port, what)?;
         let addresses = |given: &Option<Spanned<Addresses>>, key: &str, usual: Ipv4Addr| match given {
             Some(given) => Ok(*given.get_ref()),
             None if spec.src_ip.is_none() && spec.dst_ip.is_none() => {
@@ -314,12 +304,10 @@ impl Checker<'_> {
         };
         let src = addresses(&spec.src_ip, "src-ip", Ipv4Addr::new(198, 18, 0, 1))?;
         let dst = addresses(&spec.dst_ip, "dst-ip", Ipv4Addr::new(198, 19, 0, 1))?;
-        if src.v6 != dst.v6 {
-            let what = "src-ip and dst-ip are of two IP versions; write both in one";
-            return Err(self.wrong(&spec.dst_ip, what));
-        }
+        let what = "src-ip and dst-ip are of two IP versions; write both in one";
+        self.rule(src.v6 == dst.v6, &spec.dst_ip, what)?;
         let port = |given: &Option<Spanned<Numbers>>, usual: u128| self.numbers(given, usual, 0xffff);
-        let src_port = match (&spec.src_port, protocol.is_roce()) {
+        let src_port = match (&spec.src_port, roce) {
             (None, true) => None,
             (given, _) => Some(port(given, 49_152)?),
         };
@@ -327,7 +315,7 @@ impl Checker<'_> {
             Some(tunnel) => self.numbers(&Some(tunnel.vni.clone()), 0, 0xff_ffff)?,
             None => Range::one(0),
         };
-        let usual_port = if protocol.is_roce() { 4791 } else { 7 };
+        let usual_port = if roce { 4791 } else { 7 };
         let tuples = Box::new(Tuples {
             src_mac: spec.src_mac.unwrap_or(Macs::one(MacAddr([2, 0, 0, 0, 0, 1]))),
             dst_mac: spec.dst_mac.unwrap_or(Macs::one(MacAddr([2, 0, 0, 0, 0, 2]))),
@@ -339,14 +327,13 @@ impl Checker<'_> {
             vni,
         });
         let vlan = spec.vlan.as_ref().map(|vlan| *vlan.get_ref());
-        if vlan.is_some_and(|vlan| !(1..=4094).contains(&vlan)) {
-            return Err(self.wrong(&spec.vlan, "a VLAN id is in 1 to 4094; write one of those"));
-        }
+        let is_id = vlan.is_none_or(|vlan| (1..=4094).contains(&vlan));
+        self.rule(is_id, &spec.vlan, "a VLAN id is in 1 to 4094; write one of those")?;
         let shape = Shape { protocol, v6: src.v6, tos: spec.tos, vlan, syn: spec.syn, tunnel: self.outer()? };
         Ok(Content::Made { shape, tuples, opcodes: self.opcodes(protocol)? })
     }
 
-    fn replayed(&self) -> Result<Content, ScenarioError> {
+    fn replayed(&self) -> Result<Content> {
         let spec = self.spec;
         let Some(file) = &spec.file else {
             let what = "protocol = \"pcap\" needs the capture's path; add file = \"...\"";
@@ -369,20 +356,13 @@ impl Checker<'_> {
         Ok(Content::Replayed(frames))
     }
 
-    fn numbers(
-        &self,
-        given: &Option<Spanned<Numbers>>,
-        usual: u128,
-        most: u128,
-    ) -> Result<Range, ScenarioError> {
+    fn numbers(&self, given: &Option<Spanned<Numbers>>, usual: u128, most: u128) -> Result<Range> {
         let range = given.as_ref().map_or(Range::one(usual), |given| given.get_ref().0);
-        if range.last() > most {
-            return Err(self.wrong(given, format!("the highest value here is {most}; write a lower one")));
-        }
-        Ok(range)
+        let what = format!("the highest value here is {most}; write a lower one");
+        self.rule(range.last() <= most, given, what).map(|()| range)
     }
 
-    fn outer(&self) -> Result<Option<Outer>, ScenarioError> {
+    fn outer(&self) -> Result<Option<Outer>> {
         let Some(tunnel) = &self.spec.vxlan else { return Ok(None) };
         let end = |address: &Spanned<Addresses>, mac: Macs| match address.get_ref().first() {
             IpAddr::V4(ip) if address.get_ref().range.count == 1 && mac.0.count == 1 => Ok((mac.at(0), ip)),
@@ -398,7 +378,7 @@ impl Checker<'_> {
         }))
     }
 
-    fn opcodes(&self, protocol: Protocol) -> Result<Vec<u8>, ScenarioError> {
+    fn opcodes(&self, protocol: Protocol) -> Result<Vec<u8>> {
         let (transport, usual) = match protocol {
             Protocol::RoceRc => (0, "write-only"),
             Protocol::RoceUd => (opcode::UD_SEND_ONLY & 0xe0, "send-only"),
@@ -423,7 +403,7 @@ impl Checker<'_> {
         })
     }
 
-    fn sizes(&self, content: &Content) -> Result<Vec<(u32, u32)>, ScenarioError> {
+    fn sizes(&self, content: &Content) -> Result<Vec<(u32, u32)>> {
         let spec = self.spec;
         let (shape, opcodes) = match content {
             Content::Made { shape, opcodes, .. } => (shape, opcodes),
@@ -448,18 +428,16 @@ impl Checker<'_> {
             }
         };
         let weights: u64 = sizes.iter().map(|size| u64::from(size.1)).sum();
-        if sizes.is_empty() || sizes.len() > 255 || !(1..=100_000).contains(&weights) {
-            let what = "a mixture has 1 to 255 lengths, and weights of 1 to 100000 in all; write fewer or smaller ones";
-            return Err(self.wrong(&spec.size, what));
-        }
+        let is_sound = (1..=255).contains(&sizes.len()) && (1..=100_000).contains(&weights);
+        let what =
+            "a mixture has 1 to 255 lengths, and weights of 1 to 100000 in all; write fewer or smaller ones";
+        self.rule(is_sound, &spec.size, what)?;
         for &(size, _) in &sizes {
-            if size < least || size > LONGEST {
-                let what = format!(
-                    "a frame of {size} bytes: these have {least} (headers, signature, frame check sequence) to \
-                     {LONGEST}; write a size in between"
-                );
-                return Err(self.wrong(&spec.size, what));
-            }
+            let what = format!(
+                "a frame of {size} bytes: these have {least} (headers, signature, frame check sequence) to \
+                 {LONGEST}; write a size in between"
+            );
+            self.rule((least..=LONGEST).contains(&size), &spec.size, what)?;
             if let Some(&code) = opcodes.iter().find(|&&code| !fits(shape, size, code)) {
                 let rest = (size as usize - FCS - shape.headers_len(code)) % 4;
                 let what = format!(

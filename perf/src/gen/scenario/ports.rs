@@ -5,7 +5,8 @@ use std::fmt::Display;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{ScenarioError, SourceText};
+use super::SourceText;
+use crate::{Error, Result};
 
 /// A port as the file has it.
 #[derive(Debug, Clone, Deserialize)]
@@ -79,84 +80,73 @@ pub fn memif(role: Role, id: u32, socket: impl Display, ring: u16) -> String {
     format!("role={role},id={id},socket={socket},socket-abstract=no{size}")
 }
 
+/// The value of a key, or what is usual.
+fn or<T: Copy>(key: &Option<Spanned<T>>, usual: T) -> T {
+    key.as_ref().map_or(usual, |key| *key.get_ref())
+}
+
+/// Where a key is in the file, if it is there.
+fn place<T>(key: &Option<Spanned<T>>) -> Option<usize> {
+    key.as_ref().map(|key| key.span().start)
+}
+
 impl PortSpec {
     pub fn descriptors(&self) -> u16 {
-        let usual = if *self.kind.get_ref() == PortKind::Memif { 4096 } else { 1024 };
-        self.ring.as_ref().map_or(usual, |ring| *ring.get_ref())
+        or(&self.ring, if *self.kind.get_ref() == PortKind::Memif { 4096 } else { 1024 })
     }
 
     pub fn rx_queues(&self) -> u16 {
-        self.queues.as_ref().map_or(1, |queues| *queues.get_ref())
+        or(&self.queues, 1)
     }
 
     /// How it is attached; `index` tells the devices of this process apart.
-    pub fn attachment(&self, index: usize, source: &SourceText) -> Result<Attachment, ScenarioError> {
+    pub fn attachment(&self, index: usize, source: &SourceText) -> Result<Attachment> {
         self.refuse_foreign_keys(source)?;
-        let virtual_device =
-            |driver: &str, args: String| Attachment::Virtual { name: format!("net_{driver}{index}"), args };
-        if let Some(ring) = &self.ring
-            && !(64..=16_384).contains(ring.get_ref())
-        {
-            return Err(source.at(ring, "`ring` is not in 64 to 16384 descriptors; 4096 is a good number"));
+        for (key, range, what) in [
+            (&self.ring, 64..=16_384, "`ring` is not in 64 to 16384 descriptors; 4096 is a good number"),
+            (&self.queues, 1..=64, "`queues` is not in 1 to 64; write as many as the other end sends on"),
+        ] {
+            if let Some(key) = key.as_ref().filter(|key| !range.contains(key.get_ref())) {
+                return Err(source.at(key, what));
+            }
         }
-        if let Some(queues) = &self.queues
-            && !(1..=64).contains(queues.get_ref())
-        {
-            let what = "`queues` is not in 1 to 64; write as many as the other end sends on";
-            return Err(source.at(queues, what));
-        }
+        let needed = |value, key| self.needed(value, key, source);
         let queue_size = self.descriptors();
-        Ok(match self.kind.get_ref() {
+        let (driver, args) = match self.kind.get_ref() {
             PortKind::Memif => {
-                let socket = self.needed(&self.socket, "socket", source)?;
-                let id = self.id.as_ref().map_or(0, |id| *id.get_ref());
-                let role = self.role.as_ref().map_or(Role::Server, |role| *role.get_ref());
-                virtual_device("memif_gen", memif(role, id, socket, queue_size))
+                let (role, id) = (or(&self.role, Role::Server), or(&self.id, 0));
+                ("memif_gen", memif(role, id, needed(&self.socket, "socket")?, queue_size))
             }
             PortKind::VhostUser => {
-                let path = self.needed(&self.path, "path", source)?;
-                let server = self.server.as_ref().is_none_or(|server| *server.get_ref());
-                virtual_device("vhost", format!("iface={path},queues=1,client={},tso=0", u8::from(!server)))
+                let (path, client) = (needed(&self.path, "path")?, u8::from(!or(&self.server, true)));
+                ("vhost", format!("iface={path},queues=1,client={client},tso=0"))
             }
             PortKind::VirtioUser => {
-                let path = self.needed(&self.path, "path", source)?;
-                let server = self.server.as_ref().is_some_and(|server| *server.get_ref());
-                let server = u8::from(server);
-                virtual_device(
-                    "virtio_user",
-                    format!("path={path},server={server},queues=1,queue_size={queue_size}"),
-                )
+                let (path, server) = (needed(&self.path, "path")?, u8::from(or(&self.server, false)));
+                ("virtio_user", format!("path={path},server={server},queues=1,queue_size={queue_size}"))
             }
-            PortKind::AfPacket => {
-                let iface = self.needed(&self.iface, "iface", source)?;
-                virtual_device("af_packet", format!("iface={iface}"))
-            }
-            PortKind::Tap => {
-                let iface = self.needed(&self.iface, "iface", source)?;
-                virtual_device("tap", format!("iface={iface}"))
-            }
-            PortKind::Loopback => Attachment::Loopback,
+            PortKind::AfPacket => ("af_packet", format!("iface={}", needed(&self.iface, "iface")?)),
+            PortKind::Tap => ("tap", format!("iface={}", needed(&self.iface, "iface")?)),
+            PortKind::Loopback => return Ok(Attachment::Loopback),
             PortKind::Pci => {
-                let address = self.needed(&self.address, "address", source)?;
+                let address = needed(&self.address, "address")?;
                 let more = self.devargs.as_ref().map(|args| format!(",{}", args.get_ref()));
-                Attachment::Pci(format!("{address}{}", more.unwrap_or_default()))
+                return Ok(Attachment::Pci(format!("{address}{}", more.unwrap_or_default())));
             }
             PortKind::Vdev => {
-                let text = match &self.vdev {
-                    Some(text) if text.get_ref().starts_with("net_") => text.get_ref(),
-                    Some(text) => {
-                        let what = "a network device's name begins with its driver's, like net_ring0 or net_x0,key=value";
-                        return Err(source.at(text, what));
-                    }
-                    None => return Err(self.missing("vdev", source)),
-                };
-                let (name, args) = text.split_once(',').unwrap_or((text, ""));
-                Attachment::Virtual { name: name.into(), args: args.into() }
+                let text = self.vdev.as_ref().ok_or_else(|| self.missing("vdev", source))?;
+                if !text.get_ref().starts_with("net_") {
+                    let what = "a network device's name begins with its driver's, like net_ring0 or net_x0,key=value";
+                    return Err(source.at(text, what));
+                }
+                let (name, args) = text.get_ref().split_once(',').unwrap_or((text.get_ref(), ""));
+                return Ok(Attachment::Virtual { name: name.into(), args: args.into() });
             }
-        })
+        };
+        Ok(Attachment::Virtual { name: format!("net_{driver}{index}"), args })
     }
 
-    fn missing(&self, key: &str, source: &SourceText) -> ScenarioError {
+    fn missing(&self, key: &str, source: &SourceText) -> Error {
         source.at(&self.kind, format!("a port of this kind needs the key `{key}`; add it"))
     }
 
@@ -165,7 +155,7 @@ impl PortSpec {
         value: &'a Option<Spanned<String>>,
         key: &str,
         source: &SourceText,
-    ) -> Result<&'a str, ScenarioError> {
+    ) -> Result<&'a str> {
         let value = value.as_ref().ok_or_else(|| self.missing(key, source))?;
         let text = value.get_ref();
         if text.is_empty() || text.contains(|c: char| c.is_control() || matches!(c, ',' | '[' | ']')) {
@@ -176,19 +166,18 @@ impl PortSpec {
         Ok(text)
     }
 
-    fn refuse_foreign_keys(&self, source: &SourceText) -> Result<(), ScenarioError> {
-        let start = |key: &Option<Spanned<String>>| key.as_ref().map(|key| key.span().start);
+    fn refuse_foreign_keys(&self, source: &SourceText) -> Result<()> {
         let given = [
-            ("socket", start(&self.socket)),
-            ("id", self.id.as_ref().map(|id| id.span().start)),
-            ("role", self.role.as_ref().map(|role| role.span().start)),
-            ("path", start(&self.path)),
-            ("server", self.server.as_ref().map(|server| server.span().start)),
-            ("iface", start(&self.iface)),
-            ("address", start(&self.address)),
-            ("devargs", start(&self.devargs)),
-            ("vdev", start(&self.vdev)),
-            ("queues", self.queues.as_ref().map(|queues| queues.span().start)),
+            ("socket", place(&self.socket)),
+            ("id", place(&self.id)),
+            ("role", place(&self.role)),
+            ("path", place(&self.path)),
+            ("server", place(&self.server)),
+            ("iface", place(&self.iface)),
+            ("address", place(&self.address)),
+            ("devargs", place(&self.devargs)),
+            ("vdev", place(&self.vdev)),
+            ("queues", place(&self.queues)),
         ];
         let own: &[&str] = match self.kind.get_ref() {
             PortKind::Memif => &["socket", "id", "role", "queues"],
