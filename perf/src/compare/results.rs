@@ -17,82 +17,69 @@ enum Bound {
     Ratio(f64),
 }
 
-/// What the switch is to reach: one worker, 64-byte inner frames unless said otherwise, TCP, rates at every level.
+/// What the switch is to reach into the tunnel and out of it: one worker, TCP, rates at every level.
 struct Target {
     what: &'static str,
-    case: &'static str,
+    cases: [&'static str; 2],
     flows: &'static str,
     inner_bytes: usize,
     peer: &'static str,
-    bound: Bound,
+    /// Of each case.
+    bounds: [Bound; 2],
 }
 
-const fn target(
-    what: &'static str,
-    case: &'static str,
-    flows: &'static str,
-    inner_bytes: usize,
-    peer: &'static str,
-    bound: Bound,
-) -> Target {
-    Target { what, case, flows, inner_bytes, peer, bound }
+/// The same of encap and decap of 64-byte inner frames; others say what is different.
+const fn target(what: &'static str, flows: &'static str, peer: &'static str, bounds: [Bound; 2]) -> Target {
+    Target { what, cases: ["encap", "decap"], flows, inner_bytes: 64, peer, bounds }
 }
 
 const FLOOR: &str = "cycles above the floor";
 const EXACT: &str = "OVS with exact flows";
-const FORCED: &str = "OVS with exact flows, limits forced";
-const WILDCARD: &str = "OVS with one flow for all";
-const TRUNK: &str = "64 tenants beside one";
-const LONG: &str = "1400 bytes beside 64";
 
-const TARGETS: [Target; 18] = [
-    target(FLOOR, "encap", "1k", 64, "testpmd", Bound::Added(100.0)),
-    target(FLOOR, "decap", "1k", 64, "testpmd", Bound::Added(100.0)),
-    target(FLOOR, "encap", "100k", 64, "testpmd", Bound::Added(150.0)),
-    target(FLOOR, "decap", "100k", 64, "testpmd", Bound::Added(150.0)),
-    target(FLOOR, "encap", "1M", 64, "testpmd", Bound::Added(250.0)),
-    target(FLOOR, "decap", "1M", 64, "testpmd", Bound::Added(250.0)),
-    target(EXACT, "encap", "1k", 64, "ovs-exact", Bound::Ratio(2.5)),
-    target(EXACT, "decap", "1k", 64, "ovs-exact", Bound::Ratio(4.0)),
-    target(EXACT, "encap", "100k", 64, "ovs-exact", Bound::Ratio(6.0)),
-    target(EXACT, "decap", "100k", 64, "ovs-exact", Bound::Ratio(6.0)),
-    target(FORCED, "encap", "1M", 64, "ovs-exact", Bound::Ratio(4.0)),
-    target(FORCED, "decap", "1M", 64, "ovs-exact", Bound::Ratio(4.0)),
-    target(WILDCARD, "encap", "1k", 64, "ovs-wildcard", Bound::Ratio(1.2)),
-    target(WILDCARD, "decap", "1k", 64, "ovs-wildcard", Bound::Ratio(2.3)),
-    target(TRUNK, "trunk64", "1k", 64, "one-tenant", Bound::Ratio(0.85)),
-    target(TRUNK, "trunk64-decap", "1k", 64, "one-tenant", Bound::Ratio(0.85)),
-    target(LONG, "encap", "1k", 1400, "short", Bound::Ratio(0.9)),
-    target(LONG, "decap", "1k", 1400, "short", Bound::Ratio(0.9)),
+const TARGETS: [Target; 9] = [
+    target(FLOOR, "1k", "testpmd", [Bound::Added(100.0); 2]),
+    target(FLOOR, "100k", "testpmd", [Bound::Added(150.0); 2]),
+    target(FLOOR, "1M", "testpmd", [Bound::Added(250.0); 2]),
+    target(EXACT, "1k", "ovs-exact", [Bound::Ratio(2.5), Bound::Ratio(4.0)]),
+    target(EXACT, "100k", "ovs-exact", [Bound::Ratio(6.0); 2]),
+    target("OVS with exact flows, limits forced", "1M", "ovs-exact", [Bound::Ratio(4.0); 2]),
+    target("OVS with one flow for all", "1k", "ovs-wildcard", [Bound::Ratio(1.2), Bound::Ratio(2.3)]),
+    Target {
+        cases: ["trunk64", "trunk64-decap"],
+        ..target("64 tenants beside one", "1k", "one-tenant", [Bound::Ratio(0.85); 2])
+    },
+    Target { inner_bytes: 1400, ..target("1400 bytes beside 64", "1k", "short", [Bound::Ratio(0.9); 2]) },
 ];
 
 impl Target {
-    /// The row that it is judged by: the last one measured.
-    fn row<'a>(&self, records: &'a [Record]) -> Option<&'a RecordedRow> {
+    /// The row that a case is judged by: the last one measured.
+    fn row<'a>(&self, case: &str, records: &'a [Record]) -> Option<&'a RecordedRow> {
         let mut rows =
             records.iter().filter(|record| record.frames == "template").flat_map(|record| &record.rows);
         rows.rfind(|RecordedRow { row, .. }| {
             row.qos
                 && row.burst == 0
                 && row.traffic == "tcp"
-                && (row.case.as_str(), row.flows.as_str()) == (self.case, self.flows)
+                && (row.case.as_str(), row.flows.as_str()) == (case, self.flows)
                 && row.inner_bytes == self.inner_bytes
                 && row.mix == Mix::default()
                 && !row.groups
                 && row.peer == self.peer
         })
     }
+}
 
+impl Bound {
     /// Wanted, found with its spread, and whether that is enough.
-    fn verdict(&self, figures: &RecordedRow) -> Option<(String, String, bool)> {
+    fn verdict(self, figures: &RecordedRow) -> Option<(String, String, bool)> {
         let row = &figures.row;
-        Some(match self.bound {
-            Bound::Added(most) => {
+        Some(match self {
+            Self::Added(most) => {
                 let (low, high) = figures.more.added_spread?;
                 let found = row.added_cycles?;
                 (format!("<= {most:.0}"), format!("**{found:.0}** ({low:.0} to {high:.0})"), found <= most)
             }
-            Bound::Ratio(least) => {
+            Self::Ratio(least) => {
                 let (low, found, high) = (row.ratio_min?, row.ratio_median?, row.ratio_max?);
                 (
                     format!(">= {least:.2} x"),
@@ -155,9 +142,12 @@ fn targets(text: &mut String, records: &[Record]) {
         "\n## Targets\n\nOne worker, TCP; guard, exact flow table, table of queue pairs, token buckets (`--qos`) and counters on.\n\n\
          | target | case | flows | inner bytes | wanted | found | |\n|---|---|---|---|---|---|---|\n",
     );
-    let mut met = 0;
-    for target in &TARGETS {
-        let verdict = target.row(records).and_then(|figures| target.verdict(figures));
+    let (mut met, mut all) = (0, 0);
+    let each =
+        TARGETS.iter().flat_map(|target| target.cases.iter().zip(target.bounds).map(move |of| (target, of)));
+    for (target, (case, bound)) in each {
+        all += 1;
+        let verdict = target.row(case, records).and_then(|figures| bound.verdict(figures));
         let (wanted, found, word) = match verdict {
             Some((wanted, found, true)) => {
                 met += 1;
@@ -166,10 +156,10 @@ fn targets(text: &mut String, records: &[Record]) {
             Some((wanted, found, false)) => (wanted, found, "**missed**"),
             None => ("".into(), "-".into(), "not measured"),
         };
-        let Target { what, case, flows, inner_bytes, .. } = target;
+        let Target { what, flows, inner_bytes, .. } = target;
         let _ = writeln!(text, "| {what} | {case} | {flows} | {inner_bytes} | {wanted} | {found} | {word} |");
     }
-    let _ = writeln!(text, "\n{met} of {} met.", TARGETS.len());
+    let _ = writeln!(text, "\n{met} of {all} met.");
 }
 
 /// What stages take, of the rows in which that was asked for.
