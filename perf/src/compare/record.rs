@@ -32,7 +32,7 @@ pub struct RecordedRow {
     pub more: More,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     pub date: String,
     /// Processor, as it names itself.

@@ -56,7 +56,7 @@ struct Flow {
     seen: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Ledger {
     first_flow: u32,
     flows: Vec<Flow>,

@@ -14,7 +14,7 @@ const NEAR: f64 = 0.9;
 /// A generator that is late for more than this share is the limit.
 const LATE: f64 = 0.01;
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct GenReport {
     pub scenario: String,
     pub version: &'static str,
@@ -51,11 +51,7 @@ impl GenReport {
             processor: crate::host::tsc::processor(),
             core,
             hertz,
-            ceilings: Vec::new(),
-            traffic: None,
-            findings: Vec::new(),
-            generator_is_the_limit: None,
-            interrupted: false,
+            ..Self::default()
         }
     }
 
@@ -230,14 +226,7 @@ mod tests {
     use super::*;
 
     fn outcome(sent: u64, refused: u64, late: u64) -> Outcome {
-        let stream = super::super::outcome::StreamOutcome {
-            name: "one".into(),
-            sent,
-            refused,
-            late,
-            received: super::super::ledger::Received { frames: sent, ..Default::default() },
-            ..Default::default()
-        };
+        let stream = StreamOutcome { sent, refused, late, ..StreamOutcome::default() };
         Outcome { seconds: 1.0, streams: vec![stream], ..Default::default() }
     }
 

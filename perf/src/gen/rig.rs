@@ -62,14 +62,12 @@ pub struct Rig {
     space: Vec<u8>,
 }
 
+/// What is counted over all streams.
 #[derive(Debug, Default)]
 struct Sums {
-    foreign: u64,
-    misplaced: u64,
-    stale: u64,
     seen: u64,
-    verified: u64,
-    damaged: u64,
+    /// The counts of the outcome, for its end.
+    outcome: Outcome,
     bin: (u64, u64, u64, u64, u64),
 }
 
@@ -157,14 +155,10 @@ impl Rig {
             seconds,
             interrupted,
             streams: self.snapshot(&tallies, hertz),
-            foreign: sums.foreign,
-            misplaced: sums.misplaced,
-            stale: sums.stale,
-            verified: sums.verified,
-            damaged: sums.damaged,
             driver_losses: self.driver_losses()?.saturating_sub(losses_before),
             bins,
             rounds: rounds.map(|rounds| rounds.outcome(hertz)).unwrap_or_default(),
+            ..sums.outcome
         })
     }
 
@@ -243,15 +237,15 @@ impl Rig {
                 sums.seen += 1;
                 let every = u64::from(generator.verify_every);
                 if every > 0 && sums.seen.is_multiple_of(every) {
-                    sums.verified += 1;
-                    sums.damaged += u64::from(!checksums_right(frame));
+                    sums.outcome.verified += 1;
+                    sums.outcome.damaged += u64::from(!checksums_right(frame));
                 }
                 let Some(mark) = Mark::of(frame) else {
-                    sums.foreign += u64::from(!take_unsigned(streams, tallies, lane, frame, now));
+                    sums.outcome.foreign += u64::from(!take_unsigned(streams, tallies, lane, frame, now));
                     continue;
                 };
                 if mark.run != self.run {
-                    sums.stale += 1;
+                    sums.outcome.stale += 1;
                     continue;
                 }
                 let mut all = tallies.iter_mut().enumerate();
@@ -259,14 +253,14 @@ impl Rig {
                     tally.ledger.take(&mark, frame).map(|arrival| (index, tally, arrival))
                 });
                 let Some((index, tally, arrival)) = taker else {
-                    sums.foreign += 1;
+                    sums.outcome.foreign += 1;
                     continue;
                 };
                 let stream = &streams[index];
                 if stream.to != Some(lane) {
                     let taken =
                         stream.take_connected(mark.flow, lane, frame, runtime, &mut answers[lane], tally);
-                    sums.misplaced += u64::from(!taken);
+                    sums.outcome.misplaced += u64::from(!taken);
                 }
                 let delay = mark.age(now);
                 tally.take_delay(arrival, delay, now);

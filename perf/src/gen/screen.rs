@@ -9,7 +9,7 @@ use crate::Result;
 use crate::report::parts::{self, Part};
 use crate::report::table::number;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Screen {
     /// Ticks of a second; 0 where nobody watches.
     second: u64,
@@ -24,21 +24,12 @@ impl Screen {
     /// A screen if standard error is a terminal and nobody asked for silence.
     pub fn new(quiet: bool, hertz: u64) -> Self {
         let watched = !quiet && std::io::stderr().is_terminal();
-        Self {
-            second: if watched { hertz } else { 0 },
-            next: 0,
-            title: String::new(),
-            lines: 0,
-            before: Vec::new(),
-            at: 0.0,
-        }
+        Self { second: if watched { hertz } else { 0 }, ..Self::default() }
     }
 
     /// What is being done from now on.
     pub fn begin(&mut self, title: &str) {
-        self.title = title.into();
-        self.before.clear();
-        (self.at, self.lines, self.next) = (0.0, 0, 0);
+        *self = Self { second: self.second, title: title.into(), ..Self::default() };
     }
 }
 

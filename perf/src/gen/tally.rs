@@ -23,7 +23,7 @@ pub struct Stretch {
 }
 
 /// The counts of a stream while it runs.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tally {
     pub ledger: Ledger,
     pub answers: AnswerTally,
@@ -68,21 +68,8 @@ impl Tally {
             answers: AnswerTally::new(stream.answers.as_ref(), numbers.len()),
             flows: numbers.len() as u64,
             granted: demand.rounds.map(|_| 0),
-            pace: None,
-            skipped: 0,
-            blocked: false,
-            sent: 0,
-            sent_bytes: 0,
-            made: 0,
-            refused: 0,
-            late: 0,
-            arrival: 0,
-            written_off: 0,
-            written_off_at: 0,
-            unmarked: (0, 0),
-            delays: Delays::new(),
             step: demand.series.map(|_| Step::default()),
-            series: Vec::new(),
+            ..Self::default()
         }
     }
 

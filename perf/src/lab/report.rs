@@ -17,7 +17,7 @@ use crate::report::plot::{Panel, Series};
 use crate::report::stats::{Spread, median};
 use crate::report::table::{Table, column, number};
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct LabReport {
     pub lab: String,
     pub machine: Machine,
@@ -114,14 +114,7 @@ impl LabRow {
 impl LabReport {
     /// A report with nothing measured yet.
     pub fn new(lab: &str, vswitch: &Path, checks: Vec<Check>) -> Self {
-        Self {
-            lab: lab.into(),
-            machine: Machine::here(Some(vswitch)),
-            checks,
-            rows: Vec::new(),
-            summary: Vec::new(),
-            skipped: Vec::new(),
-        }
+        Self { lab: lab.into(), machine: Machine::here(Some(vswitch)), checks, ..Self::default() }
     }
 
     /// Notes what could not be taken.
@@ -353,24 +346,13 @@ mod tests {
     }
 
     fn report() -> LabReport {
-        let machine: Machine = serde_json::from_value(serde_json::json!({
-            "date": "2026-01-01", "processor": "P", "cores": 8, "hertz": 2.5e9, "kernel": "K", "dpdk": "D", "ovs": "O",
-            "vswitch": "V"
-        }))
-        .unwrap();
         let checks = vec![Check {
             what: "isolated cores".into(),
             verdict: CheckVerdict::Poor,
             found: "[1] <are> not".into(),
         }];
-        let mut report = LabReport {
-            lab: "lab.toml".into(),
-            machine,
-            checks,
-            rows: Vec::new(),
-            summary: Vec::new(),
-            skipped: vec![("encap".into(), "vswitch-offload".into(), "no rules".into())],
-        };
+        let skipped = vec![("encap".into(), "vswitch-offload".into(), "no rules".into())];
+        let mut report = LabReport { checks, skipped, ..LabReport::default() };
         report.rows = vec![
             row("encap", "vswitch", 0, 4e6, 1),
             row("encap", "testpmd", 0, 8e6, 1),
