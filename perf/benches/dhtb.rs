@@ -15,6 +15,7 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use perf::generator::choice::Dice;
 use perf::host::tsc;
 use perf::report::stats::median;
+use perf::setup::miss::Out;
 use perf::setup::world::TableSizes;
 use pipelines::burst::Burst;
 use pipelines::counters::PipelineCounters;
@@ -24,7 +25,7 @@ use pipelines::qos::{Class, Divider, EPOCH_NS, NodeLimits};
 use pipelines::snapshot::{
     Destination, NO_PORT, PortIndex, PortRole, PortRow, Prefix, Services, Snapshot, Subnet, Vnic, VnicRow,
 };
-use pipelines::{Direction, Now, Sink};
+use pipelines::{Direction, Now};
 use wire::build::Path;
 use wire::roce::{Bth, opcode};
 use wire::{HeapBuf, MacAddr, Psn, Qpn};
@@ -71,16 +72,6 @@ impl fmt::Display for Limits {
             Self::Pays => "pays",
             Self::Over => "over",
         })
-    }
-}
-
-/// Keeps what leaves until nobody looks at the clock.
-#[derive(Default)]
-struct Out(Vec<HeapBuf>);
-
-impl Sink<HeapBuf> for Out {
-    fn send(&mut self, _: PortIndex, packet: HeapBuf) {
-        self.0.push(packet);
     }
 }
 

@@ -118,11 +118,6 @@ impl HostsReport {
     }
 }
 
-fn with_range(spread: Spread, digits: usize) -> String {
-    let [median, min, max] = [spread.median, spread.min, spread.max].map(|value| number(value, digits));
-    format!("{median} ({min} to {max})")
-}
-
 /// Of samples, as they come.
 pub const SAMPLES: Table<HostsSample> = Table(&[
     column("round", 5, |sample| (sample.round + 1).to_string()),
@@ -135,9 +130,9 @@ pub const SAMPLES: Table<HostsSample> = Table(&[
 /// Of cases: medians and ranges over the rounds.
 const ROWS: Table<HostsRow> = Table(&[
     column("case", -24, |row| row.contender.clone()),
-    column("Gbit/s", 24, |row| with_range(row.gbits, 2)),
-    column("to the kernel's", 24, |row| row.to_kernel.map_or("-".into(), |ratio| with_range(ratio, 2))),
-    column("retransmissions", 22, |row| with_range(row.retransmissions, 0)),
+    column("Gbit/s", 24, |row| row.gbits.text(2)),
+    column("to the kernel's", 24, |row| row.to_kernel.map_or("-".into(), |ratio| ratio.text(2))),
+    column("retransmissions", 22, |row| row.retransmissions.text(0)),
     column("drops", 0, |row| by_name(&row.drops)),
 ]);
 

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::table::number;
+
 /// The middle value, or the mean of the two middle ones.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -40,6 +42,12 @@ pub struct Spread {
 }
 
 impl Spread {
+    /// The median, and in brackets the smallest and the largest.
+    pub fn text(&self, digits: usize) -> String {
+        let [median, min, max] = [self.median, self.min, self.max].map(|value| number(value, digits));
+        format!("{median} ({min} to {max})")
+    }
+
     /// The median, the smallest and the largest in percent.
     pub fn percent(&self) -> String {
         format!("{:.1} ({:.1}-{:.1})", self.median * 100.0, self.min * 100.0, self.max * 100.0)

@@ -210,7 +210,7 @@ struct Bench {
 
 /// Keeps what is sent until it has been timed.
 #[derive(Default)]
-struct Out(Vec<HeapBuf>);
+pub struct Out(pub Vec<HeapBuf>);
 
 impl Sink<HeapBuf> for Out {
     #[inline]
