@@ -142,6 +142,8 @@ pub trait Switch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contender {
     Ours,
+    /// The same with its flows offloaded, in a lab.
+    Offloaded,
     Peer(Peer),
 }
 
@@ -149,6 +151,7 @@ impl std::fmt::Display for Contender {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Ours => formatter.pad("vswitch"),
+            Self::Offloaded => formatter.pad("vswitch-offload"),
             Self::Peer(peer) => peer.fmt(formatter),
         }
     }
@@ -156,7 +159,7 @@ impl std::fmt::Display for Contender {
 
 pub fn start(contender: Contender, setup: &SwitchSetup<'_>) -> Result<Box<dyn Switch>> {
     Ok(match contender {
-        Contender::Ours => Box::new(ours::Ours::start(setup)?),
+        Contender::Ours | Contender::Offloaded => Box::new(ours::Ours::start(setup)?),
         Contender::Peer(peer) if peer.is_ourselves() => Box::new(ours::Ours::start(setup)?),
         Contender::Peer(Peer::OvsExact) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Exact)?),
         Contender::Peer(Peer::OvsWildcard) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Wildcard)?),

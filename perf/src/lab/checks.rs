@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::file::{Lab, LabForwarder};
+use super::file::Lab;
 use super::{generator, memory};
 use crate::Result;
 use crate::compare::cases::Peer;
-use crate::compare::peer::Attached;
+use crate::compare::peer::{Attached, Contender};
 use crate::host::process::said;
 use crate::host::{ovs, process};
 
@@ -94,17 +94,17 @@ pub fn all(lab: &Lab, vswitch: &Path) -> Vec<Check> {
 }
 
 fn programs(lab: &Lab, vswitch: &Path) -> Vec<Check> {
-    let takes_part = |wanted: &[LabForwarder]| lab.device.forwarders.iter().any(|one| wanted.contains(one));
+    let takes_part = |wanted: &[Contender]| lab.device.forwarders.iter().any(|one| wanted.contains(one));
     let mut checks = vec![
         // The probe forwards with testpmd, whoever is measured.
         Check::installed("testpmd", "dpdk-testpmd"),
         Check::asked("DPDK", said("pkg-config", &["--modversion", "libdpdk"])),
         Check::asked("kernel", said("uname", &["-sr"])),
     ];
-    if takes_part(&[LabForwarder::Ours]) {
+    if takes_part(&[Contender::Ours]) {
         checks.push(Check::asked("vswitch", said(&vswitch.display().to_string(), &["--version"])));
     }
-    if takes_part(&[Peer::OvsExact, Peer::OvsWildcard].map(LabForwarder::Peer)) {
+    if takes_part(&[Peer::OvsExact, Peer::OvsWildcard].map(Contender::Peer)) {
         checks.push(match process::findable(ovs::DAEMON) {
             true => Check::asked("OVS", said("ovs-vswitchd", &["--version"])),
             false => Check::installed("OVS", ovs::DAEMON),

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use super::LabBench;
 use super::checks::{self, CheckVerdict};
-use super::file::{Lab, LabForwarder};
+use super::file::Lab;
 use super::report::{self, LabReport};
+use crate::compare::peer::Contender;
 use crate::host::interrupt;
 use crate::options::{Common, Page};
 use crate::report::parts;
@@ -57,7 +58,7 @@ pub fn run(given: &LabOptions) -> anyhow::Result<()> {
     given.page.write(|| parts::page(&report.lab, &report.about(), &all()))?;
     result?;
     // Hardware that takes no rules is a finding, not a failure.
-    let offloaded = LabForwarder::Offloaded.to_string();
+    let offloaded = Contender::Offloaded.to_string();
     let left_out = report.skipped.iter().filter(|(_, forwarder, _)| *forwarder != offloaded).count();
     anyhow::ensure!(
         left_out == 0,

@@ -12,25 +12,8 @@ use toml::Spanned;
 use crate::Result;
 use crate::compare::cases::{Case, FlowCount, Job, Peer, Traffic};
 use crate::compare::frames;
-use crate::compare::peer::Attached;
+use crate::compare::peer::{Attached, Contender};
 use crate::generator::scenario::SourceText;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LabForwarder {
-    Ours,
-    Offloaded,
-    Peer(Peer),
-}
-
-impl std::fmt::Display for LabForwarder {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Ours => formatter.pad("vswitch"),
-            Self::Offloaded => formatter.pad("vswitch-offload"),
-            Self::Peer(peer) => peer.fmt(formatter),
-        }
-    }
-}
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -49,7 +32,7 @@ pub struct DeviceUnderTest {
     words: Spanned<Vec<String>>,
     /// Those behind the words.
     #[serde(skip)]
-    pub forwarders: Vec<LabForwarder>,
+    pub forwarders: Vec<Contender>,
     pub offload: Option<Spanned<String>>,
 }
 
@@ -161,7 +144,7 @@ impl Lab {
 
 impl DeviceUnderTest {
     /// Checks the cores, and says who takes turns.
-    fn forwarders(&self, source: &SourceText) -> Result<Vec<LabForwarder>> {
+    fn forwarders(&self, source: &SourceText) -> Result<Vec<Contender>> {
         let cores = self.cores.get_ref();
         if cores.is_empty()
             || cores.contains(&self.control_core)
@@ -172,10 +155,10 @@ impl DeviceUnderTest {
         }
         let mut forwarders = Vec::new();
         for word in self.words.get_ref() {
-            let named: Vec<LabForwarder> = match word.as_str() {
-                "vswitch" => vec![LabForwarder::Ours],
+            let named: Vec<Contender> = match word.as_str() {
+                "vswitch" => vec![Contender::Ours],
                 "testpmd" | "ovs" | "ovs-exact" | "ovs-wildcard" => {
-                    Peer::parse_word(word).unwrap_or_default().into_iter().map(LabForwarder::Peer).collect()
+                    Peer::parse_word(word).unwrap_or_default().into_iter().map(Contender::Peer).collect()
                 }
                 _ => Vec::new(),
             };
@@ -188,13 +171,13 @@ impl DeviceUnderTest {
             forwarders.extend(named);
         }
         if let Some(offload) = &self.offload {
-            let ours = forwarders.iter().position(|forwarder| *forwarder == LabForwarder::Ours);
+            let ours = forwarders.iter().position(|forwarder| *forwarder == Contender::Ours);
             let known = ["simulated", "rte-flow"].contains(&offload.get_ref().as_str());
             let Some(ours) = ours.filter(|_| known) else {
                 let what = "offload is \"rte-flow\" (a NIC's e-switch) or \"simulated\", and goes with vswitch among the forwarders";
                 return Err(source.at(offload, what));
             };
-            forwarders.insert(ours + 1, LabForwarder::Offloaded);
+            forwarders.insert(ours + 1, Contender::Offloaded);
         }
         Ok(forwarders)
     }
@@ -291,13 +274,13 @@ perf = "vswitch-perf"
             [&usual.device.near, &usual.device.far],
             [&pci("0000:41:00.0"), &pci("0000:41:00.1,dv_flow_en=2")]
         );
-        let forwarders: Vec<String> = usual.device.forwarders.iter().map(LabForwarder::to_string).collect();
+        let forwarders: Vec<String> = usual.device.forwarders.iter().map(Contender::to_string).collect();
         assert_eq!(forwarders, ["vswitch", "ovs-exact", "ovs-wildcard"]);
         assert!(matches!(&usual.generator.near, Attached::Virtual(text) if text.starts_with("net_memif0,")));
         // Three cases, four numbers of flows, two lengths, two kinds of traffic.
         assert_eq!((usual.run.jobs.len(), *usual.run.rounds.get_ref()), (48, 3));
         let lab = lab(&TEXT.replace("cores = [1, 2]", "cores = [1, 2]\noffload = \"rte-flow\"")).unwrap();
-        assert_eq!(lab.device.forwarders[..2], [LabForwarder::Ours, LabForwarder::Offloaded]);
+        assert_eq!(lab.device.forwarders[..2], [Contender::Ours, Contender::Offloaded]);
     }
 
     #[test]

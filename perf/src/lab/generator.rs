@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::file::{LabForwarder, LabGenerator};
+use super::file::LabGenerator;
 use crate::compare::cases::Peer;
+use crate::compare::peer::Contender;
 use crate::generator::frame::TUNNEL;
 use crate::generator::outcome::{Outcome, StreamOutcome};
 use crate::generator::rfc2544::Findings;
@@ -29,9 +30,9 @@ pub fn growth(stream: &StreamOutcome) -> Option<f64> {
 }
 
 /// What is wrong with the lengths of what came, if anything is: a tunnel's headers are put on, or taken off.
-pub fn wrong_length(stream: &StreamOutcome, forwarder: LabForwarder) -> Option<String> {
+pub fn wrong_length(stream: &StreamOutcome, forwarder: Contender) -> Option<String> {
     let expected = match stream.name.split(' ').next() {
-        _ if forwarder == LabForwarder::Peer(Peer::Testpmd) => 0.0,
+        _ if forwarder == Contender::Peer(Peer::Testpmd) => 0.0,
         Some("encap") => TUNNEL as f64,
         Some("decap") => -(TUNNEL as f64),
         _ => 0.0,
@@ -105,7 +106,7 @@ mod tests {
 
     #[test]
     fn lengths_show_whether_the_work_was_done() {
-        let (testpmd, ours) = (LabForwarder::Peer(Peer::Testpmd), LabForwarder::Ours);
+        let (testpmd, ours) = (Contender::Peer(Peer::Testpmd), Contender::Ours);
         // Of ten frames of 60 bytes nine came.
         let encap = stream("encap tcp", [10, 600], [9, 990]);
         assert_eq!(wrong_length(&encap, ours), None);

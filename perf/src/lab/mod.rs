@@ -32,7 +32,7 @@ use crate::host::interrupt;
 use crate::host::scratch::{self, Scratch};
 use crate::{Error, Result};
 
-use file::{Lab, LabForwarder};
+use file::Lab;
 use generator::Running;
 use report::{LabReport, LabRow};
 
@@ -139,7 +139,7 @@ impl<'a> LabBench<'a> {
     }
 
     /// Starts a forwarder, and the generator at its other side.
-    fn turn(&mut self, forwarder: LabForwarder, measurement: &Measurement, scenario: &str) -> Result<Turn> {
+    fn turn(&mut self, forwarder: Contender, measurement: &Measurement, scenario: &str) -> Result<Turn> {
         let device = &self.lab.device;
         let serial = self.serial;
         self.serial += 1;
@@ -156,19 +156,15 @@ impl<'a> LabBench<'a> {
                 .offload
                 .as_ref()
                 .map(|device| device.get_ref().as_str())
-                .filter(|_| forwarder == LabForwarder::Offloaded),
+                .filter(|_| forwarder == Contender::Offloaded),
             housekeeping: device.control_core,
             folder: self.scratch.folder(&format!("turn-{serial}"))?,
             prefix: scratch::file_prefix(serial),
             exact_match_cache: ExactMatchCache::Auto,
             vswitch: self.vswitch,
         };
-        let contender = match forwarder {
-            LabForwarder::Ours | LabForwarder::Offloaded => Contender::Ours,
-            LabForwarder::Peer(peer) => Contender::Peer(peer),
-        };
         remove_sockets([&device.near, &device.far]);
-        let mut switch = peer::start(contender, &setup)?;
+        let mut switch = peer::start(forwarder, &setup)?;
         switch.process().favour();
         let generator = Running::start(&self.lab.generator, scenario)?;
         Ok(Turn { generator, switch })
@@ -178,8 +174,7 @@ impl<'a> LabBench<'a> {
     pub fn probe(&mut self) -> Result<()> {
         let job = Job { case: Case::L2, qos: false, ..self.lab.run.jobs[0].clone() };
         let measurement = Measurement { job, kind: MeasurementKind::Rate };
-        let mut turn =
-            self.turn(LabForwarder::Peer(Peer::Testpmd), &measurement, &traffic::probe(self.lab))?;
+        let mut turn = self.turn(Contender::Peer(Peer::Testpmd), &measurement, &traffic::probe(self.lab))?;
         let answer = turn.generator.answer(Duration::from_secs(60))?;
         let streams = answer.traffic.map(|outcome| outcome.streams).unwrap_or_default();
         for stream in streams {
@@ -198,7 +193,7 @@ impl<'a> LabBench<'a> {
     /// Takes a measurement of a forwarder; `loads` are rates at which delays are taken.
     fn measure(
         &mut self,
-        forwarder: LabForwarder,
+        forwarder: Contender,
         measurement: &Measurement,
         loads: &[String],
     ) -> Result<(Findings, bool)> {
@@ -325,7 +320,7 @@ pub fn check(lab: &Lab) -> Result<()> {
 /// What will be run, for people.
 pub fn intention(lab: &Lab) -> String {
     let (all, run, rounds) = (measurements(lab), &lab.run, *lab.run.rounds.get_ref());
-    let forwarders: Vec<String> = lab.device.forwarders.iter().map(LabForwarder::to_string).collect();
+    let forwarders: Vec<String> = lab.device.forwarders.iter().map(Contender::to_string).collect();
     let searches = (100.0 / run.resolution).log2().ceil() + 1.0;
     let each = (searches + run.loads.len() as f64) * run.trial + run.warm_up + 5.0;
     format!(

@@ -5,9 +5,9 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::checks::{Check, CheckVerdict};
-use super::file::LabForwarder;
 use super::generator;
 use super::{Measurement, MeasurementKind, rate_or_none};
+use crate::compare::peer::Contender;
 use crate::compare::record::Machine;
 use crate::generator::outcome::StreamOutcome;
 use crate::generator::rfc2544::Findings;
@@ -79,7 +79,7 @@ pub struct LabSummary {
 impl LabRow {
     pub fn new(
         measurement: &Measurement,
-        forwarder: LabForwarder,
+        forwarder: Contender,
         round: usize,
         found: &Findings,
         settled: bool,
@@ -118,7 +118,7 @@ impl LabReport {
     }
 
     /// Notes what could not be taken.
-    pub fn skip(&mut self, measurement: &Measurement, forwarder: LabForwarder, reason: &str) {
+    pub fn skip(&mut self, measurement: &Measurement, forwarder: Contender, reason: &str) {
         self.skipped.push((measurement.label(), forwarder.to_string(), reason.into()));
     }
 

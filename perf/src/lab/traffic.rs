@@ -5,11 +5,11 @@
 
 use std::fmt::Write as _;
 
-use super::file::{Lab, LabForwarder};
+use super::file::Lab;
 use super::{Measurement, MeasurementKind};
 use crate::compare::cases::{Case, Peer, Traffic};
 use crate::compare::frames::{FAR_VTEP, NEAR_VTEP, PEERS, SECOND_MAC, TENANT, VNI, peer_ip, peer_mac};
-use crate::compare::peer::Attached;
+use crate::compare::peer::{Attached, Contender};
 
 /// The shortest frame of RoCEv2 with a signature; longer ones come in steps of 4.
 const ROCE: usize = 94;
@@ -17,7 +17,7 @@ const ROCE: usize = 94;
 // Writing into a String cannot fail; the results are dropped for that reason.
 
 /// The scenario of a measurement of a forwarder; `loads` are rates at which delays are taken.
-pub fn scenario(lab: &Lab, forwarder: LabForwarder, measurement: &Measurement, loads: &[String]) -> String {
+pub fn scenario(lab: &Lab, forwarder: Contender, measurement: &Measurement, loads: &[String]) -> String {
     let (run, generator) = (&lab.run, &lab.generator);
     let mut text = format!(
         "[generator]\ncore = {}\nwindow = {}\n\n[run]\ntests = [\"throughput\"]\ntrial = {:?}\nwarm-up = {:?}\n\
@@ -57,9 +57,9 @@ pub fn probe(lab: &Lab) -> String {
 
 /// Queues that a forwarder sends on: one for each worker, and in OVS one for its main thread too, the first. Over memif both
 /// ends must have the same rings: what is sent on one that the other end has not is lost, and one too many is refused.
-fn queues(forwarder: LabForwarder, measurement: &Measurement) -> usize {
+fn queues(forwarder: Contender, measurement: &Measurement) -> usize {
     match forwarder {
-        LabForwarder::Peer(Peer::OvsExact | Peer::OvsWildcard) => measurement.workers() + 1,
+        Contender::Peer(Peer::OvsExact | Peer::OvsWildcard) => measurement.workers() + 1,
         _ => measurement.workers(),
     }
 }
@@ -157,7 +157,7 @@ mod tests {
                 Scenario::parse("s".into(), text).unwrap_or_else(|error| panic!("{error}"));
             scenario.check(&source).unwrap_or_else(|error| panic!("{error}"))
         };
-        let forwarders = [LabForwarder::Ours, LabForwarder::Peer(Peer::OvsExact)];
+        let forwarders = [Contender::Ours, Contender::Peer(Peer::OvsExact)];
         for (measurement, forwarder) in
             measurements.iter().flat_map(|one| forwarders.map(|forwarder| (one, forwarder)))
         {
