@@ -18,7 +18,7 @@ const TAIL: f64 = 20.0;
 /// A rate is told as not reached when the generator was late for more than this share.
 const LATE: f64 = 0.01;
 
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct LatencyRow {
     pub forwarder: LatencyForwarder,
     /// Share of the switch's capacity.
@@ -240,21 +240,7 @@ mod tests {
 
     fn row(forwarder: LatencyForwarder, turn: usize, p50: f64) -> LatencyRow {
         let delay = Quantiles { packets: 1, p50, p90: p50, p99: p50, p999: p50 * 10.0, max: p50 * 20.0 };
-        LatencyRow {
-            forwarder,
-            load: 0.1,
-            turn,
-            asked: 1.0,
-            offered: 1.0,
-            lost: 0,
-            refused: 0,
-            late: 0.0,
-            core_share: 1.0,
-            interference: Interference::default(),
-            stalls: None,
-            stalls_p999: None,
-            delay,
-        }
+        LatencyRow { forwarder, load: 0.1, turn, delay, ..LatencyRow::default() }
     }
 
     const CAPACITY: Capacity = Capacity { packets_per_second: 1.0, packets: 1, busy_share: 1.0 };

@@ -32,9 +32,10 @@ const RING: u16 = 1024;
 /// Frames on their way at a time: no ring fills because this process was stopped.
 const WINDOW: u64 = 768;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LatencyForwarder {
+    #[default]
     Ours,
     /// `testpmd io`.
     Testpmd,

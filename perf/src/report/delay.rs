@@ -53,7 +53,7 @@ impl Delays {
 }
 
 /// Delays in microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quantiles {
     pub packets: u64,
     pub p50: f64,
