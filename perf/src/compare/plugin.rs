@@ -80,14 +80,31 @@ mod tests {
         Some((folder, plugin.ok()?))
     }
 
+    fn hash(packet: &String) -> &str {
+        packet.split("RSS hash=").nth(1).unwrap().split([' ', '-']).next().unwrap()
+    }
+
     /// How often each hash comes among packets.
     fn times(packets: &[String]) -> HashMap<&str, usize> {
         let mut times = HashMap::new();
         for packet in packets {
-            let hash = packet.split("RSS hash=").nth(1).unwrap().split([' ', '-']).next().unwrap();
-            *times.entry(hash).or_default() += 1;
+            *times.entry(hash(packet)).or_default() += 1;
         }
         times
+    }
+
+    /// Each round visits every flow once, and later ones go through a table that the first one filled in no order of its slots.
+    fn check_rounds(packets: &[String], flows: usize) {
+        let slots: HashMap<&str, usize> = packets[..flows].iter().map(hash).zip(0..).collect();
+        for round in packets.chunks_exact(flows) {
+            assert_eq!(times(round).len(), flows, "a flow comes twice in a round");
+        }
+        for round in packets.chunks_exact(flows).skip(1) {
+            let steps = round.windows(2).map(|two| slots[hash(&two[0])].abs_diff(slots[hash(&two[1])]));
+            // Chance has 2 of 63.
+            let next = steps.filter(|step| *step == 1).count();
+            assert!(next < flows / 4, "{next} of {flows} steps are to the slot beside");
+        }
     }
 
     #[test]
@@ -136,6 +153,9 @@ mod tests {
             let times = times(&packets);
             // Three rounds over all flows.
             assert_eq!(times.len(), tuples, "{}: {times:?}", job.label());
+            if tuples == 64 {
+                check_rounds(&packets, tuples);
+            }
         }
         std::fs::remove_dir_all(&folder).unwrap();
     }
