@@ -75,6 +75,8 @@ pub struct FlowKey {
 }
 
 const VLAN_PRESENT: u64 = 0x1000;
+/// Above an IPv4 address in its IPv4-mapped IPv6 form (RFC 4291 section 2.5.5.2).
+const V4_MAPPED: u64 = 0xffff_0000_0000;
 const ROUTED: u64 = 1 << 24;
 
 impl FlowKey {
@@ -252,6 +254,17 @@ impl FlowKey {
     /// EtherType of a packet that is not IP.
     pub const fn ethertype(&self) -> u16 {
         (self.words[6] >> 32) as u16
+    }
+
+    /// Source and destination address of an IP packet, each as [`ip_key`](crate::snapshot::ip_key) has it; `None` for others.
+    #[inline]
+    pub fn ip_keys(&self) -> Option<[u128; 2]> {
+        let w = &self.words;
+        match self.l3() {
+            L3::Ipv4 => Some([w[0] >> 32, w[0] & 0xffff_ffff].map(|v4| u128::from(V4_MAPPED | v4))),
+            L3::Ipv6 => Some([[w[0], w[1]], [w[2], w[3]]].map(|[a, b]| u128::from(a) << 64 | u128::from(b))),
+            L3::None | L3::Arp => None,
+        }
     }
 
     /// The addresses of an IP packet; `None` for others.

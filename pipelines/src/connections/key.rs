@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::{L3, icmp, icmpv6, protocol};
 
 use crate::flow_key::{FlowAddresses, FlowKey, FlowPorts};
+use crate::ledger::Chain;
 use crate::snapshot::ip_key;
 use crate::stage::key::{CLASS_CNP, is_reliable};
 
@@ -41,19 +42,27 @@ const ECHO: u64 = 1 << 9;
 
 impl ConnectionKey {
     /// Of a packet that a vNIC sends (`out`) or gets, from its key in the NFT; `None` for what is not IP.
+    #[inline(always)]
     pub fn of(vnic: u32, key: &FlowKey, out: bool) -> Option<Self> {
-        let FlowAddresses { source, destination } = key.addresses()?;
-        let addresses = if out { [source, destination] } else { [destination, source] };
-        match key.class() {
-            0 => {}
-            class if is_reliable(class) || class == CLASS_CNP => {
-                return Some(Self::queue_pairs(vnic, addresses[1]));
-            }
-            _ => return Some(Self::unreliable(vnic, addresses)),
+        if key.class() != 0 {
+            return Self::of_rdma(vnic, key, out);
         }
+        let [source, destination] = key.ip_keys()?;
+        let addresses = if out { [source, destination] } else { [destination, source] };
         let (ports, echo) = ports(key);
         let ports = if out { [ports.source, ports.destination] } else { [ports.destination, ports.source] };
         Some(Self::new(vnic, addresses, ports, u64::from(key.proto()) | echo))
+    }
+
+    #[inline(never)]
+    fn of_rdma(vnic: u32, key: &FlowKey, out: bool) -> Option<Self> {
+        let FlowAddresses { source, destination } = key.addresses()?;
+        let addresses = if out { [source, destination] } else { [destination, source] };
+        let class = key.class();
+        Some(match is_reliable(class) || class == CLASS_CNP {
+            true => Self::queue_pairs(vnic, addresses[1]),
+            false => Self::unreliable(vnic, addresses),
+        })
     }
 
     /// Of the queue pairs that a vNIC has with a peer.
@@ -62,17 +71,17 @@ impl ConnectionKey {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        Self::new(vnic, [own, peer], [0; 2], u64::from(protocol::UDP) | RDMA)
+        Self::new(vnic, [own, peer].map(ip_key), [0; 2], u64::from(protocol::UDP) | RDMA)
     }
 
     /// Of other RoCEv2 between a vNIC's address and its peer's.
     pub(crate) fn unreliable(vnic: u32, addresses: [IpAddr; 2]) -> Self {
-        Self::new(vnic, addresses, [0; 2], u64::from(protocol::UDP) | RDMA | UNRELIABLE)
+        Self::new(vnic, addresses.map(ip_key), [0; 2], u64::from(protocol::UDP) | RDMA | UNRELIABLE)
     }
 
-    /// From addresses and ports as the vNIC has them: its own first.
-    fn new(vnic: u32, addresses: [IpAddr; 2], [own_port, peer_port]: [u16; 2], proto: u64) -> Self {
-        let [own, peer] = addresses.map(ip_key);
+    /// From addresses (of [`ip_key`]) and ports as the vNIC has them: its own first.
+    #[inline]
+    fn new(vnic: u32, [own, peer]: [u128; 2], [own_port, peer_port]: [u16; 2], proto: u64) -> Self {
         let ports = u64::from(own_port) << 16 | u64::from(peer_port);
         let halves = |address: u128| ((address >> 64) as u64, address as u64);
         let ((a, b), (c, d)) = (halves(own), halves(peer));
@@ -138,6 +147,27 @@ impl ConnectionKey {
             protocol::ICMP | protocol::ICMPV6 => Kind::Icmp,
             _ => Kind::Other,
         }
+    }
+}
+
+/// A key, and the chain of the table in which it is looked for ([`Connections::hashed`](super::Connections::hashed)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HashedKey {
+    pub(super) key: ConnectionKey,
+    pub(super) chain: Chain,
+}
+
+impl HashedKey {
+    /// The key.
+    #[inline]
+    pub const fn key(&self) -> &ConnectionKey {
+        &self.key
+    }
+
+    /// The chain.
+    #[inline]
+    pub const fn chain(&self) -> Chain {
+        self.chain
     }
 }
 

@@ -10,18 +10,20 @@
 
 mod key;
 mod state;
+mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
-use zerocopy::FromZeros;
-
-pub use key::{ConnectionKey, Kind};
+pub use key::{ConnectionKey, HashedKey, Kind};
 pub use state::{ConnectionState, Phase};
+pub use watch::{Versions, Watch};
 
 use crate::Now;
-use crate::ledger::{Attendance, Keeper, Ledger, LedgerAnswer, LedgerLimits, LedgerParams, LedgerView};
+use crate::ledger::{
+    Attendance, Chain, Keeper, Ledger, LedgerAnswer, LedgerLimits, LedgerParams, LedgerView,
+};
 use crate::mem::Slab;
 use crate::rows::Rows;
 
@@ -34,50 +36,6 @@ pub type ConnectionView = LedgerView<6>;
 pub const SEEN_SHIFT: u32 = 6;
 /// Versions on a cache line.
 const LINE: usize = 64 / size_of::<AtomicU16>();
-
-/// What a flow's entry in the NFT rests on; where that changed, the flow is decided again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
-#[repr(C)]
-pub struct Watch {
-    /// The place of a version in the table's: of a connection, or of a vNIC whose rules refused the flow; 0: nothing.
-    of: u32,
-    version: u16,
-}
-
-impl Watch {
-    /// Nothing.
-    pub const NONE: Self = Self { of: 0, version: 0 };
-
-    /// True for a flow that security groups have nothing to do with.
-    #[inline(always)]
-    pub const fn is_none(self) -> bool {
-        self.of == 0
-    }
-
-    /// Its parts, for an entry to keep.
-    #[inline(always)]
-    pub const fn parts(self) -> (u32, u16) {
-        (self.of, self.version)
-    }
-
-    /// From its [`parts`](Self::parts).
-    #[inline(always)]
-    pub const fn from_parts((of, version): (u32, u16)) -> Self {
-        Self { of, version }
-    }
-}
-
-/// The versions that flows rest on, by place.
-#[derive(Clone, Copy, Debug)]
-pub struct Versions<'a>(&'a [AtomicU16]);
-
-impl Versions<'_> {
-    /// True while a flow may go on resting on what it rests on.
-    #[inline(always)]
-    pub fn holds(self, watch: Watch) -> bool {
-        self.0.get(watch.of as usize).is_some_and(|now| now.load(Relaxed) == watch.version)
-    }
-}
 
 /// How long connections live without a packet, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,25 +186,49 @@ impl Connections {
         self.watch_of(self.made_by(vnic))
     }
 
+    /// The chain in which a connection is looked for.
+    #[inline]
+    pub fn chain(&self, key: &ConnectionKey) -> Chain {
+        self.ledger.chain(key.words())
+    }
+
+    /// A key, hashed for this table.
+    #[inline]
+    pub fn hashed(&self, key: ConnectionKey) -> HashedKey {
+        HashedKey { key, chain: self.chain(&key) }
+    }
+
     /// A connection by its key.
     pub fn find(&self, key: &ConnectionKey) -> Option<Found> {
-        let slot = self.ledger.admitted(key.words())?;
+        self.find_hashed(&self.hashed(*key))
+    }
+
+    /// [`find`](Self::find) where the key was hashed before.
+    #[inline(always)]
+    pub fn find_hashed(&self, HashedKey { key, chain }: &HashedKey) -> Option<Found> {
+        let slot = self.ledger.admitted_in(*chain, key.words())?;
         let watch = self.watch(slot);
         let record = self.record(slot);
         // One that another worker is about to enter is not there yet.
         (record.state != ConnectionState::NONE).then_some(Found { slot, watch, record })
     }
 
-    /// Has memory loaded that looking up a connection begins with, and says what [`prefetch_found`](Self::prefetch_found)
-    /// goes on with.
-    pub fn prefetch(&self, key: &ConnectionKey) -> usize {
-        self.ledger.prefetch(key.words())
+    /// Has memory loaded that looking up a connection begins with, from its chain.
+    #[inline]
+    pub fn prefetch(&self, chain: Chain) {
+        self.ledger.prefetch(chain);
     }
 
-    /// Has memory loaded that looking up these connections, or entering them, goes on with.
-    pub fn prefetch_found(&self, chains: &[usize]) {
-        self.ledger.prefetch_free(chains.len());
-        chains.iter().for_each(|&chain| self.ledger.prefetch_first(chain));
+    /// Has memory loaded that looking up a connection goes on with, once the beginning is there.
+    #[inline]
+    pub fn prefetch_first(&self, chain: Chain) {
+        self.ledger.prefetch_first(chain);
+    }
+
+    /// Has memory loaded that so many new connections will take.
+    #[inline]
+    pub fn prefetch_free(&self, connections: usize) {
+        self.ledger.prefetch_free(connections);
     }
 
     /// What is known of the connection in a slot.
@@ -256,9 +238,19 @@ impl Connections {
 
     /// Enters a connection that rules admit.
     pub fn make(&self, key: &ConnectionKey, record: Record, now: Now) -> Made {
+        self.make_hashed(&self.hashed(*key), record, now)
+    }
+
+    /// [`make`](Self::make) where the key was hashed before.
+    #[inline]
+    pub fn make_hashed(&self, HashedKey { key, chain }: &HashedKey, record: Record, now: Now) -> Made {
         let vnic = key.vnic();
-        let slot = match self.ledger.admit(vnic, key.words(), now.tick, now.ns, || false) {
-            LedgerAnswer::New(slot) | LedgerAnswer::Known(slot) => slot,
+        let slot = match self.ledger.admit_to(*chain, vnic, key.words(), now.tick, now.ns, || false) {
+            LedgerAnswer::New(slot) => slot,
+            LedgerAnswer::Known(slot) => {
+                self.ledger.seen(slot, now.tick);
+                slot
+            }
             LedgerAnswer::Leaving => return Made::Leaving,
             LedgerAnswer::Quota | LedgerAnswer::Rate | LedgerAnswer::Full => {
                 self.refused.fetch_add(1, Relaxed);
@@ -268,7 +260,6 @@ impl Connections {
         let watch = self.watch(slot);
         // Another worker that has just made it knows as much.
         self.change(slot, Record::from_word(0), record);
-        self.ledger.seen(slot, now.tick);
         self.opened(vnic);
         Made::In(watch)
     }

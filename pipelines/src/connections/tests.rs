@@ -1,9 +1,11 @@
 //! The state of TCP as seen from the middle, keys of both directions, and the table with its keeper.
 
+use wire::L3;
 use wire::tcp::flags::{ACK, FIN, PSH, RST, SYN};
 
 use super::*;
-use crate::flow_key::Scope;
+use crate::flow_key::{FlowAddresses, Scope};
+use crate::snapshot::ip_key;
 
 const TIMES: ConnectionTimes = ConnectionTimes {
     tcp_opening: 300,
@@ -88,6 +90,41 @@ fn security_both_directions_of_a_flow_are_one_connection() {
 }
 
 use std::net::IpAddr;
+
+#[test]
+fn security_addresses_of_a_flow_are_the_same_as_numbers() {
+    let v4 = flow(A, B, 6, 1000 << 16 | 80, Scope::Vnic(7), 0);
+    let v6 =
+        [0xfd00 << 48, 1, 0xfd00 << 48 | 5, 2, 7 << 32 | 1000 << 16 | 80, 0, (L3::Ipv6 as u64) << 16 | 6];
+    let v6 = FlowKey::from_words(v6);
+    for key in [v4, v6] {
+        let FlowAddresses { source, destination } = key.addresses().unwrap();
+        assert_eq!(key.ip_keys(), Some([source, destination].map(ip_key)));
+        let of = |out| ConnectionKey::of(7, &key, out).unwrap();
+        assert_eq!((of(true).addresses(), of(true).ports()), ([source, destination], [1000, 80]));
+        assert_eq!((of(false).addresses(), of(false).ports()), ([destination, source], [80, 1000]));
+    }
+    assert_eq!(FlowKey::default().ip_keys(), None);
+}
+
+#[test]
+fn security_keys_of_one_chain_are_told_apart_by_every_word() {
+    // A single chain.
+    let (connections, ..) = table(1);
+    let base = *key(1, 1).words();
+    let (first, chain) = (ConnectionKey::from_words(base), connections.chain(&key(1, 1)));
+    assert!(matches!(connections.make(&first, UDP, at(1)), Made::In(_)));
+    for word in 0..base.len() {
+        let mut other = base;
+        other[word] ^= 1 << 17;
+        let other = ConnectionKey::from_words(other);
+        assert_eq!((connections.chain(&other), connections.find(&other)), (chain, None), "word {word}");
+    }
+    let hashed = connections.hashed(first);
+    assert_eq!(connections.find_hashed(&hashed), connections.find(&first));
+    let Made::In(watch) = connections.make_hashed(&hashed, UDP, at(2)) else { panic!() };
+    assert_eq!((watch, connections.ledger().count(1)), (connections.find(&first).unwrap().watch, 1));
+}
 
 /// The table, its keeper, and a worker.
 fn table(entries: u32) -> (Arc<Connections>, ConnectionKeeper, WorkerConnections) {

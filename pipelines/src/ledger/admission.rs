@@ -19,7 +19,9 @@
 
 use super::base::{AtomicU32, AtomicU64, Cells, Ordering, hash, prefetch, zeroed};
 use super::limits::LedgerLimits;
-use super::slot::{BORN, KEY, LedgerSlot, NEXT, NONE, SEEN, STATE, SlotState, VERSION, is, read_key, with};
+use super::slot::{
+    BORN, Chain, KEY, LedgerSlot, NEXT, NONE, SEEN, STATE, SlotState, VERSION, has_key, is, read_key, with,
+};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// Slots that one round can hold.
@@ -204,26 +206,32 @@ impl<const K: usize, const N: usize> Ledger<K, N> {
         &self.rows[(vnic as usize).min(self.rows.len() - 1)]
     }
 
+    /// The head of the chain of a key.
     pub(super) fn head(&self, key: &[u64; K]) -> &AtomicU32 {
-        &self.heads[self.chain(key)]
+        self.head_of(self.chain(key))
     }
 
-    /// The number of the chain in which a key is, if it is anywhere.
-    fn chain(&self, key: &[u64; K]) -> usize {
+    fn head_of(&self, chain: Chain) -> &AtomicU32 {
+        &self.heads[chain.position()]
+    }
+
+    /// The chain of a key.
+    #[inline]
+    pub fn chain(&self, key: &[u64; K]) -> Chain {
         let bits = hash(key, self.seed) & 0xffff_ffff;
-        ((bits * self.heads.len() as u64) >> 32) as usize
+        Chain::at(((bits * self.heads.len() as u64) >> 32) as u32)
     }
 
-    /// Has the head loaded of the chain in which a key is looked for, and says which chain that is.
-    pub fn prefetch(&self, key: &[u64; K]) -> usize {
-        let chain = self.chain(key);
-        self.heads.get(chain).into_iter().for_each(prefetch);
-        chain
+    /// Has the head of a chain loaded.
+    #[inline]
+    pub fn prefetch(&self, chain: Chain) {
+        self.heads.get(chain.position()).into_iter().for_each(prefetch);
     }
 
     /// Has the first slot of a chain loaded, once its head is there.
-    pub fn prefetch_first(&self, chain: usize) {
-        let first = self.heads.get(chain).map_or(NONE, |head| head.load(Relaxed));
+    #[inline]
+    pub fn prefetch_first(&self, chain: Chain) {
+        let first = self.heads.get(chain.position()).map_or(NONE, |head| head.load(Relaxed));
         self.linked(first).into_iter().for_each(prefetch);
     }
 
@@ -294,8 +302,21 @@ impl<const K: usize, const N: usize> Ledger<K, N> {
         now_ns: u64,
         returning: impl FnOnce() -> bool,
     ) -> LedgerAnswer {
+        self.admit_to(self.chain(key), vnic, key, tick, now_ns, returning)
+    }
+
+    /// [`admit`](Self::admit) where the key's chain is known.
+    pub fn admit_to(
+        &self,
+        chain: Chain,
+        vnic: u32,
+        key: &[u64; K],
+        tick: u32,
+        now_ns: u64,
+        returning: impl FnOnce() -> bool,
+    ) -> LedgerAnswer {
         let row = self.row(vnic);
-        let head = self.head(key);
+        let head = self.head_of(chain);
         let mut returning = Some(returning);
         let mut mine = NONE;
         loop {
@@ -371,9 +392,7 @@ impl<const K: usize, const N: usize> Ledger<K, N> {
         let mut number = head.load(Acquire);
         while let Some(slot) = self.linked(number) {
             let state = slot[STATE].load(Acquire);
-            if (is(state, SlotState::Admitted) || is(state, SlotState::Leaving))
-                && read_key::<K, N>(slot) == *key
-            {
+            if (is(state, SlotState::Admitted) || is(state, SlotState::Leaving)) && has_key(slot, key) {
                 return Some((number, state));
             }
             number = slot[NEXT].load(Acquire);
@@ -381,9 +400,10 @@ impl<const K: usize, const N: usize> Ledger<K, N> {
         None
     }
 
-    /// The slot in which a key is admitted and stays.
-    pub fn admitted(&self, key: &[u64; K]) -> Option<u32> {
-        let (number, state) = self.find(key)?;
+    /// The slot in which a key of a chain is admitted and stays.
+    #[inline(always)]
+    pub fn admitted_in(&self, chain: Chain, key: &[u64; K]) -> Option<u32> {
+        let (number, state) = self.find_from(self.head_of(chain), key)?;
         is(state, SlotState::Admitted).then(|| number - 1)
     }
 

@@ -14,3 +14,4 @@ pub use admission::{Attendance, Ledger, LedgerAnswer, LedgerParams, MAX_SLOTS};
 pub(crate) use base::hash;
 pub use keeper::{Keeper, LedgerView, vnic_of};
 pub use limits::LedgerLimits;
+pub use slot::Chain;

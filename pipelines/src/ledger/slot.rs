@@ -1,5 +1,7 @@
 //! A slot of the ledger: a key, what it is linked to, and what it is at the moment.
 
+use std::num::NonZeroU32;
+
 use super::base::{AtomicU32, Ordering};
 use Ordering::Relaxed;
 
@@ -43,8 +45,32 @@ pub(super) const fn is(state: u32, kind: SlotState) -> bool {
     state & KIND == kind as u32
 }
 
+/// The chain in which a key is, if it is anywhere. Who asks for several things of a key takes its hash once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chain(NonZeroU32);
+
+impl Chain {
+    pub(super) const fn at(position: u32) -> Self {
+        Self(NonZeroU32::MIN.saturating_add(position))
+    }
+
+    pub(super) const fn position(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+/// True for the slot of a key. The last word is compared first: keys of one chain differ there.
+pub(super) fn has_key<const K: usize, const N: usize>(slot: &LedgerSlot<N>, key: &[u64; K]) -> bool {
+    (0..K).rev().all(|i| word(slot, i) == key[i])
+}
+
 /// The key in a slot.
 pub(super) fn read_key<const K: usize, const N: usize>(slot: &LedgerSlot<N>) -> [u64; K] {
+    std::array::from_fn(|i| word(slot, i))
+}
+
+/// A word of the key in a slot.
+fn word<const N: usize>(slot: &LedgerSlot<N>, i: usize) -> u64 {
     let half = |i: usize| u64::from(slot[KEY + i].load(Relaxed));
-    std::array::from_fn(|i| half(2 * i) << 32 | half(2 * i + 1))
+    half(2 * i) << 32 | half(2 * i + 1)
 }

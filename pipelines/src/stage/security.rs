@@ -4,6 +4,7 @@
 //! its connection (SYN, FIN, RST). A flow between two vNICs of this host is judged for both, and rests on the receiver's
 //! connection: TCP ends both at once.
 
+mod ends;
 mod errors;
 mod queue_pairs;
 
@@ -14,14 +15,16 @@ use wire::roce::opcode::{Operation, OperationKind};
 use wire::tcp::flags;
 use wire::{MacAddr, View, icmp, icmpv6, protocol};
 
+pub(super) use ends::prefetch;
+use ends::{Side, receiver_of, sides};
 pub(crate) use queue_pairs::open;
 
 use super::Cx;
 use super::neighbour::is_neighbour_protocol;
-use crate::burst::{Burst, MAX_BURST, Meta};
+use crate::burst::{Burst, Meta};
 use crate::connections::{
-    ConnectionKey, ConnectionState, Connections, Found, Kind, Made, Phase, Record, SEEN_SHIFT, Versions,
-    Watch,
+    ConnectionKey, ConnectionState, Connections, Found, HashedKey, Kind, Made, Phase, Record, SEEN_SHIFT,
+    Versions, Watch,
 };
 use crate::direction::Direction;
 use crate::drops::DropReason;
@@ -29,7 +32,7 @@ use crate::flow_key::{FlowKey, Scope};
 use crate::nft::{Bits, FlowAction, FlowVerdict, Nft, NftEntry};
 use crate::security::{self, Policy, Subject};
 use crate::snapshot::{Destination, Route, RouteTarget, Snapshot};
-use crate::vlt::{Hot, Place, SlotRef, VltReading};
+use crate::vlt::Place;
 
 /// How far behind its cell the generation of a flow is that is judged packet by packet.
 pub(super) const PER_PACKET: u32 = 1 << 31;
@@ -90,7 +93,7 @@ pub(crate) fn keep_alive(
     action: &FlowAction,
     tick: u32,
 ) {
-    for (vnic, out) in ends(snapshot, key, action) {
+    for Side { vnic, out } in sides(snapshot, key, action) {
         let found = ConnectionKey::of(vnic, key, out).and_then(|key| Some((key, connections.find(&key)?)));
         if let Some((key, found)) = found {
             touch(connections, &key, found.slot, out, tick);
@@ -108,64 +111,6 @@ fn touch(connections: &Connections, key: &ConnectionKey, slot: u32, out: bool, t
     };
     if keeps_alive {
         connections.touch(slot, tick);
-    }
-}
-
-/// The ends of a flow that are vNICs of this host in security groups, and whether each is the sender.
-fn ends(snapshot: &Snapshot, key: &FlowKey, action: &FlowAction) -> impl Iterator<Item = (u32, bool)> {
-    let sender = match key.scope() {
-        Scope::Vnic(vnic) => Some((vnic, true)),
-        Scope::Vpc(_) => None,
-    };
-    let receiver = receiver_of(snapshot, action).map(|vnic| (vnic, false));
-    let is_grouped = |&(vnic, _): &(u32, bool)| snapshot.row(vnic).group_set != 0;
-    sender.into_iter().chain(receiver).filter(is_grouped)
-}
-
-/// Has memory loaded that judging the first `most` of these packets will read, of all of them at the same time: by itself
-/// each look into the connection table waits for main memory.
-pub(super) fn prefetch<P>(cx: &Cx, burst: &Burst<P>, connections: &Connections, packets: u64, most: u32) {
-    let mut chains = [0; MAX_BURST];
-    let mut known = 0;
-    for meta in Bits(packets).take(most as usize).map(|i| &burst.metas[i]) {
-        let Some((vnic, out)) = first_end(cx.snapshot, meta) else { continue };
-        if let (Some(key), Some(chain)) = (ConnectionKey::of(vnic, &meta.key, out), chains.get_mut(known)) {
-            *chain = connections.prefetch(&key);
-            known += 1;
-        }
-    }
-    connections.prefetch_found(&chains[..known]);
-}
-
-/// The end of a packet's way that is judged first, when that is one in security groups. Nothing is decided of the packet yet:
-/// the receiver of what comes out of a tunnel is guessed by its address, and a wrong guess costs time and nothing else.
-fn first_end(snapshot: &Snapshot, meta: &Meta) -> Option<(u32, bool)> {
-    if let Scope::Vnic(vnic) = meta.key.scope() {
-        return (snapshot.row(vnic).group_set != 0).then_some((vnic, true));
-    }
-    let ip = meta.key.addresses()?;
-    let location = snapshot.location(meta.vpc, Destination::Ip(ip.destination))?;
-    let SlotRef { slot, generation } = location.slot;
-    match snapshot.vlt.read_hot(slot, generation) {
-        Hot::Local { vnic } if location.groups != 0 => Some((vnic, false)),
-        Hot::Local { .. } | Hot::Tunnel4(_) | Hot::Other => None,
-    }
-}
-
-fn receiver_of(snapshot: &Snapshot, action: &FlowAction) -> Option<u32> {
-    if action.verdict != FlowVerdict::Forward {
-        return None;
-    }
-    let (slot, generation) = (action.slot, action.slot_generation);
-    match snapshot.vlt.read_hot(slot, generation) {
-        Hot::Local { vnic } => return Some(vnic),
-        Hot::Tunnel4(_) => return None,
-        // Another tunnel, or in the midst of a change.
-        Hot::Other => {}
-    }
-    match snapshot.vlt.read(slot) {
-        VltReading { generation: found, place: Place::Local { vnic } } if found == generation => Some(vnic),
-        _ => None,
     }
 }
 
@@ -212,36 +157,38 @@ pub(super) fn judge(
     head: &[u8],
     action: &FlowAction,
 ) -> Judgement {
-    let mut all = Judgement::PASSES;
     let is_judged = matches!(action.verdict, FlowVerdict::Forward | FlowVerdict::Flood);
     // Neighbour discovery stays on its link (RFC 4861): what the router is to send on is none.
     let is_neighbours = is_neighbour_protocol(&meta.headers) && action.rewrite == 0;
     if !is_judged || is_neighbours {
-        return all;
+        return Judgement::PASSES;
     }
-    let mut ends = ends(cx.snapshot, &meta.key, action);
-    let (first, second) = (ends.next(), ends.next());
-    if let Some(key) = second.and_then(|(vnic, out)| ConnectionKey::of(vnic, &meta.key, out)) {
-        // Loaded while the first end is judged.
-        connections.prefetch(&key);
+    let end = |side: Side| {
+        let row = cx.snapshot.row(side.vnic);
+        let policy = cx.snapshot.security.policy(row.group_set)?;
+        Some(End { cx, connections, meta, head, side, vpc: row.vpc, policy })
+    };
+    let sender = match meta.key.scope() {
+        Scope::Vnic(vnic) => end(Side { vnic, out: true }),
+        Scope::Vpc(_) => None,
+    };
+    let receiver = receiver_of(cx.snapshot, action).and_then(|vnic| end(Side { vnic, out: false }));
+    let Some(sender) = sender else {
+        return receiver.map_or(Judgement::PASSES, |receiver| receiver.judge(receiver.key().as_ref()));
+    };
+    let Some(receiver) = receiver else { return sender.judge_sender(action) };
+    let key = receiver.key();
+    if let Some(key) = &key {
+        // Loaded while the sender is judged.
+        connections.prefetch(key.chain());
     }
-    for (vnic, out) in first.into_iter().chain(second) {
-        let row = cx.snapshot.row(vnic);
-        let Some(policy) = cx.snapshot.security.policy(row.group_set) else { continue };
-        let end = End { cx, connections, meta, head, vnic, vpc: row.vpc, policy, out };
-        let one = if out && !end.goes_where_its_address_is(action) {
-            end.refused(Watch::NONE, false)
-        } else {
-            end.judge()
-        };
-        let watch = if one.watch.is_none() { all.watch } else { one.watch };
-        let (lasts, opens) = (all.lasts && one.lasts, all.opens || one.opens);
-        all = Judgement { refused: one.refused, watch, lasts, opens };
-        if all.refused.is_some() {
-            break;
-        }
+    let sent = sender.judge_sender(action);
+    if sent.refused.is_some() {
+        return sent;
     }
-    all
+    let got = receiver.judge(key.as_ref());
+    let watch = if got.watch.is_none() { sent.watch } else { got.watch };
+    Judgement { watch, lasts: sent.lasts && got.lasts, opens: sent.opens || got.opens, ..got }
 }
 
 /// True when a copy of a flooded packet may go to a place: of connections nothing is known there, so it goes by rules. What
@@ -281,32 +228,47 @@ struct End<'a> {
     connections: &'a Connections,
     meta: &'a Meta,
     head: &'a [u8],
-    vnic: u32,
+    side: Side,
     vpc: u32,
     policy: &'a Policy,
-    /// It sends the packet.
-    out: bool,
 }
 
 impl End<'_> {
-    fn judge(&self) -> Judgement {
-        let Some(ip) = self.meta.key.addresses() else { return self.by_rules_alone(true) };
+    /// The key of the packet's connection; `None` for what is not IP.
+    #[inline]
+    fn key(&self) -> Option<HashedKey> {
+        let Side { vnic, out } = self.side;
+        let key = ConnectionKey::of(vnic, &self.meta.key, out)?;
+        Some(self.connections.hashed(key))
+    }
+
+    /// [`judge`](Self::judge) of who sends the packet.
+    #[inline]
+    fn judge_sender(&self, action: &FlowAction) -> Judgement {
+        if self.goes_where_its_address_is(action) {
+            self.judge(self.key().as_ref())
+        } else {
+            self.refused(Watch::NONE, false)
+        }
+    }
+
+    /// Judges a packet by its [`key`](Self::key).
+    fn judge(&self, key: Option<&HashedKey>) -> Judgement {
+        let (Some(ip), Some(key)) = (self.meta.key.addresses(), key) else {
+            return self.by_rules_alone(true);
+        };
         if self.meta.key.is_icmp_error() {
-            let passes = Judgement { lasts: false, ..Judgement::PASSES };
-            return if self.quotes_a_connection() { passes } else { self.by_rules_alone(false) };
+            return self.judge_error();
         }
         let is_broadcast = self.meta.key.dst_mac() == MacAddr::BROADCAST;
         if ip.destination.is_multicast() || is_broadcast {
             return self.by_rules_alone(true);
         }
-        let Some(key) = ConnectionKey::of(self.vnic, &self.meta.key, self.out) else {
-            return self.by_rules_alone(true);
-        };
         // Read before the table: what a worker enters meanwhile makes it void.
-        let refusal = self.connections.refusal(self.vnic);
+        let refusal = self.connections.refusal(self.side.vnic);
         for _ in 0..ATTEMPTS {
-            let Some(found) = self.connections.find(&key) else { return self.unknown(&key, refusal) };
-            if let Some(judgement) = self.known(&key, found, refusal) {
+            let Some(found) = self.connections.find_hashed(key) else { return self.unknown(key, refusal) };
+            if let Some(judgement) = self.known(key.key(), found, refusal) {
                 return judgement;
             }
         }
@@ -355,7 +317,7 @@ impl End<'_> {
 
     /// True when rules allow the flow to who opened it: this end or its peer.
     fn allows(&self, opened_here: bool, note: Option<u16>) -> bool {
-        self.allows_flow(&self.meta.key, self.out, opened_here, note)
+        self.allows_flow(&self.meta.key, self.side.out, opened_here, note)
     }
 
     /// The same of another flow of this end, which it sends (`out`) or gets.
@@ -368,23 +330,23 @@ impl End<'_> {
     }
 
     fn refused(&self, watch: Watch, lasts: bool) -> Judgement {
-        let reason = if self.out { DropReason::SECURITY_OUT } else { DropReason::SECURITY_IN };
+        let reason = if self.side.out { DropReason::SECURITY_OUT } else { DropReason::SECURITY_IN };
         Judgement { refused: Some(reason), watch, lasts, opens: false }
     }
 
     /// What has no connection.
     fn by_rules_alone(&self, lasts: bool) -> Judgement {
-        if self.allows(self.out, None) {
+        if self.allows(self.side.out, None) {
             Judgement { lasts, ..Judgement::PASSES }
         } else {
             self.refused(Watch::NONE, lasts)
         }
     }
 
-    fn unknown(&self, key: &ConnectionKey, refusal: Watch) -> Judgement {
+    fn unknown(&self, key: &HashedKey, refusal: Watch) -> Judgement {
         // Never by an answer: whoever sends one may make it up, and rules let nobody begin that way.
-        let is_under_way = self.is_tcp() && self.connections.picks_up(self.vnic, self.cx.now.tick);
-        if !((self.opens() || is_under_way) && self.allows(self.out, None)) {
+        let is_under_way = self.is_tcp() && self.connections.picks_up(self.side.vnic, self.cx.now.tick);
+        if !((self.opens() || is_under_way) && self.allows(self.side.out, None)) {
             if self.notifies_of_congestion() {
                 return Judgement { lasts: false, ..Judgement::PASSES };
             }
@@ -399,7 +361,7 @@ impl End<'_> {
             return Judgement { lasts: false, ..Judgement::PASSES };
         }
         let record = Record { state, epoch: self.cx.snapshot.security.epoch };
-        match self.connections.make(key, record, self.cx.now) {
+        match self.connections.make_hashed(key, record, self.cx.now) {
             Made::In(watch) => self.rests_on(watch, state),
             Made::Leaving => Judgement { lasts: false, ..Judgement::PASSES },
             Made::Refused => {
@@ -413,7 +375,7 @@ impl End<'_> {
     fn opened(&self) -> ConnectionState {
         let is_icmp = matches!(self.meta.key.proto(), protocol::ICMP | protocol::ICMPV6);
         let note = if is_icmp { self.meta.key.ports().source } else { 0 };
-        ConnectionState::opened(self.out, self.tcp_flags(), self.is_tcp(), note)
+        ConnectionState::opened(self.side.out, self.tcp_flags(), self.is_tcp(), note)
     }
 
     fn rests_on(&self, watch: Watch, state: ConnectionState) -> Judgement {
@@ -421,13 +383,14 @@ impl End<'_> {
     }
 
     /// A packet of a connection that is known; `None` when another worker has changed that meanwhile.
+    #[inline(never)]
     fn known(&self, key: &ConnectionKey, found: Found, refusal: Watch) -> Option<Judgement> {
         let connections = self.connections;
         let Found { slot, watch, record } = found;
         let record = self.up_to_date(slot, record)?;
         let Record { state, epoch } = record;
         let tcp_flags = self.tcp_flags();
-        let by_opener = state.is_out() == self.out;
+        let by_opener = state.is_out() == self.side.out;
         let begins = self.begins();
         let is_over = state.phase() == Phase::Reset || state.phase() == Phase::TimeWait && begins;
         if is_over && !by_opener && !begins && !self.is_tcp() && self.meta.key.class() == 0 {
@@ -438,7 +401,7 @@ impl End<'_> {
         }
         if is_over || begins && !by_opener {
             // As if it were the first of a connection, and not a reply.
-            if !self.opens() || !self.allows(self.out, None) {
+            if !self.opens() || !self.allows(self.side.out, None) {
                 return Some(self.refused(refusal, tcp_flags == 0 && self.meta.key.class() == 0));
             }
             if !is_over {
@@ -450,7 +413,7 @@ impl End<'_> {
             let state = self.opened();
             let anew = Record { state, epoch: self.cx.snapshot.security.epoch };
             connections.change(slot, record, anew).then_some(())?;
-            connections.opened(self.vnic);
+            connections.opened(self.side.vnic);
             connections.touch(slot, self.cx.now.tick);
             return Some(self.rests_on(watch, state));
         }
@@ -459,7 +422,7 @@ impl End<'_> {
         if next != state {
             connections.change(slot, record, Record { state: next, epoch }).then_some(())?;
         }
-        touch(connections, key, slot, self.out, self.cx.now.tick);
+        touch(connections, key, slot, self.side.out, self.cx.now.tick);
         Some(self.rests_on(watch, next))
     }
 

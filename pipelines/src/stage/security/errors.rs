@@ -2,7 +2,7 @@
 
 use wire::{Flags, protocol, quoted};
 
-use super::End;
+use super::{End, Judgement, Side};
 use crate::connections::{ConnectionKey, Found, Phase, Record};
 use crate::direction::Direction;
 use crate::flow_key::{FlowKey, FlowPorts};
@@ -10,9 +10,17 @@ use crate::reverse_path::{ErrorSender, may_report};
 use crate::stage::key::{CLASS_OTHER, CLASS_RC};
 
 impl End<'_> {
+    /// Judges an ICMP error.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn judge_error(&self) -> Judgement {
+        let passes = Judgement { lasts: false, ..Judgement::PASSES };
+        if self.quotes_a_connection() { passes } else { self.by_rules_alone(false) }
+    }
+
     /// True for an ICMP error about a packet of a connection (RFC 5508 section 4.2 asks the same of a NAT), to who sent that
     /// packet and from where such an error may come. The packet that it quotes went the other way.
-    pub(super) fn quotes_a_connection(&self) -> bool {
+    fn quotes_a_connection(&self) -> bool {
         let Some(headers) = quoted::parse(&self.meta.headers, self.head) else { return false };
         if !headers.is(Flags::L4) {
             return false;
@@ -31,14 +39,15 @@ impl End<'_> {
         let is_to_its_sender = self.meta.key.addresses().zip(key.addresses());
         let is_to_its_sender =
             is_to_its_sender.is_some_and(|(error, quoted)| error.destination == quoted.source);
-        let known = ConnectionKey::of(self.vnic, key, !self.out).and_then(|key| self.connections.find(&key));
+        let Side { vnic, out } = self.side;
+        let known = ConnectionKey::of(vnic, key, !out).and_then(|key| self.connections.find(&key));
         let Some(Found { record: Record { state, epoch }, .. }) = known.filter(|_| is_to_its_sender) else {
             return false;
         };
         // One that no packet of its own was held against the newest rules for is held against them here.
         let stands = epoch == self.cx.snapshot.security.epoch
-            || self.allows_flow(key, !self.out, state.is_out(), Some(state.note()));
-        stands && state.phase() != Phase::Reset && (self.out || self.comes_from_the_way(key))
+            || self.allows_flow(key, !out, state.is_out(), Some(state.note()));
+        stands && state.phase() != Phase::Reset && (out || self.comes_from_the_way(key))
     }
 
     /// True when the sender of this ICMP error is the peer of the flow that it quotes, or may be a router on the way there.

@@ -8,7 +8,7 @@
 
 use wire::{Flags, PacketBuf};
 
-use super::{ATTEMPTS, End, Judgement, PER_PACKET};
+use super::{ATTEMPTS, End, Judgement, PER_PACKET, Side};
 use crate::burst::Burst;
 use crate::connections::{ConnectionKey, Connections, Made, Phase, Record};
 use crate::drops::DropReason;
@@ -32,7 +32,8 @@ pub(crate) fn open<P: PacketBuf>(
         let (Scope::Vnic(vnic), Some(ip)) = (meta.key.scope(), meta.key.addresses()) else { continue };
         let row = cx.snapshot.row(vnic);
         let Some(policy) = cx.snapshot.security.policy(row.group_set) else { continue };
-        let end = End { cx, connections, meta: &meta, head: &[], vnic, vpc: row.vpc, policy, out: true };
+        let side = Side { vnic, out: true };
+        let end = End { cx, connections, meta: &meta, head: &[], side, vpc: row.vpc, policy };
         let made = end.open(&ConnectionKey::queue_pairs(vnic, ip.destination));
         if matches!(made, Made::In(_)) || meta.key.class() == CLASS_CM {
             continue;
@@ -50,7 +51,7 @@ pub(crate) fn open<P: PacketBuf>(
 impl End<'_> {
     /// True for what this end sends to a queue pair of a kind that the RCFT admits or refuses.
     pub(super) fn waits_for_its_queue_pair(&self) -> bool {
-        self.out && is_reliable(self.meta.key.class())
+        self.side.out && is_reliable(self.meta.key.class())
     }
 
     /// It may go on to the RCFT; what is admitted there opens the connection. A later fragment does not say of which queue pair it is.
@@ -63,8 +64,9 @@ impl End<'_> {
         let Some(ip) = self.meta.key.addresses().filter(|_| self.meta.key.class() == CLASS_CNP) else {
             return false;
         };
-        let addresses = if self.out { [ip.source, ip.destination] } else { [ip.destination, ip.source] };
-        let known = self.connections.find(&ConnectionKey::unreliable(self.vnic, addresses));
+        let Side { vnic, out } = self.side;
+        let addresses = if out { [ip.source, ip.destination] } else { [ip.destination, ip.source] };
+        let known = self.connections.find(&ConnectionKey::unreliable(vnic, addresses));
         known.is_some_and(|found| {
             let Record { state, .. } = found.record;
             state.phase() != Phase::Reset && self.allows(state.is_out(), Some(state.note()))
@@ -95,7 +97,7 @@ impl End<'_> {
             }
             let Some((found, record)) = known else { return self.connections.make(key, anew, now) };
             if self.connections.change(found.slot, record, anew) {
-                self.connections.opened(self.vnic);
+                self.connections.opened(self.side.vnic);
                 self.connections.touch(found.slot, now.tick);
                 return Made::In(found.watch);
             }
