@@ -1,15 +1,13 @@
 //! The rules of a set of groups, so that a flow is judged in a few lookups however many rules there are: by the groups of
 //! the other end, and by the prefixes around its address, one lookup for each length that rules have.
 
-use std::collections::HashMap;
-use std::hash::Hash;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use foldhash::fast::FixedState;
 use wire::protocol;
 
 use super::{Group, Peer, Subject, Traffic};
 use crate::Direction;
+use crate::flat::FlatMap;
 
 /// What a vNIC may do.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +27,7 @@ impl Policy {
                 Direction::In => &mut policy.incoming,
                 Direction::Out => &mut policy.outgoing,
             };
-            set.of(rule.peer).add(rule.traffic);
+            set.add(rule.peer, rule.traffic);
         }
         policy.incoming.finish();
         policy.outgoing.finish();
@@ -50,29 +48,32 @@ impl Policy {
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
     default: bool,
-    any: Allowed,
-    groups: Keyed<u32>,
-    v4: Prefixes,
-    v6: Prefixes,
+    /// By kind of traffic: who is asked about one kind passes no rule of another.
+    kinds: [Rules; KINDS],
 }
 
 impl RuleSet {
-    fn of(&mut self, peer: Peer) -> &mut Allowed {
-        match peer {
-            Peer::Any => &mut self.any,
-            Peer::Group(group) => self.groups.of(group),
-            Peer::Prefix(prefix) => {
-                let prefixes = if prefix.address().is_ipv4() { &mut self.v4 } else { &mut self.v6 };
-                prefixes.of(prefix.address(), prefix.len())
-            }
+    fn add(&mut self, peer: Peer, traffic: Traffic) {
+        let (kinds, from, to) = match traffic {
+            Traffic::Any => (0..KINDS, 0, u16::MAX),
+            Traffic::Rdma => (RDMA..RDMA + 1, 0, 0),
+            Traffic::Protocol(proto) => match ported(proto) {
+                Some(kind) => (kind..kind + 1, 0, u16::MAX),
+                None => (OTHER_IP..OTHER_IP + 1, u16::from(proto), u16::from(proto)),
+            },
+            Traffic::Tcp(from, to) => (TCP..TCP + 1, from, to),
+            Traffic::Udp(from, to) => (UDP..UDP + 1, from, to),
+            Traffic::Sctp(from, to) => (SCTP..SCTP + 1, from, to),
+            Traffic::Icmp(from, to) => (ICMP..ICMP + 1, from, to),
+            Traffic::Icmpv6(from, to) => (ICMPV6..ICMPV6 + 1, from, to),
+        };
+        if from <= to {
+            self.kinds[kinds].iter_mut().for_each(|rules| rules.of(peer).0.push((from, to)));
         }
     }
 
     fn finish(&mut self) {
-        self.any.finish();
-        self.groups.finish();
-        let lengths = self.v4.lengths.iter_mut().chain(&mut self.v6.lengths);
-        lengths.for_each(|(_, prefixes)| prefixes.finish());
+        self.kinds.iter_mut().for_each(Rules::finish);
     }
 
     /// True where what no rule names is allowed, and so everything: there are no rules that refuse.
@@ -82,69 +83,150 @@ impl RuleSet {
     }
 
     /// True when a flow is allowed. `groups` says in which groups its other end is; it is asked only where that matters.
+    #[inline]
     pub fn allows<'g>(&self, subject: &Subject, groups: impl FnOnce() -> &'g [u32]) -> bool {
-        self.default
-            || self.any.holds(subject)
+        if self.default {
+            return true;
+        }
+        let (kind, number) = kind_of(subject);
+        let rules = &self.kinds[kind];
+        rules.any.hold(number)
             || match subject.peer {
-                Some(peer @ IpAddr::V4(_)) => self.v4.allow(peer, subject),
-                Some(peer @ IpAddr::V6(_)) => self.v6.allow(peer, subject),
+                Some(IpAddr::V4(peer)) => rules.v4.allow(number, |len| fixed_v4(peer, len)),
+                Some(IpAddr::V6(peer)) => rules.v6.allow(number, |len| fixed_v6(peer, len)),
                 None => false,
             }
-            || self.groups.some.holds(subject)
-                && groups().iter().any(|group| self.groups.allows(*group, subject))
+            || rules.groups.some.hold(number)
+                && groups().iter().any(|group| rules.groups.allow(u128::from(*group), number))
     }
 }
 
-/// Rules by what the other end is one of many of.
-#[derive(Clone, Debug)]
-struct Keyed<K> {
-    /// What is allowed with some of them: what is not, as most of what a scanner tries, is allowed with none, and known by
-    /// one look.
-    some: Allowed,
-    each: HashMap<K, Allowed, FixedState>,
-}
+// Kinds of traffic, in each of which a flow is known by one number: its port; of ICMP type and code; the protocol of what has no
+// ports; 0 where there is nothing to tell apart.
+const TCP: usize = 0;
+const UDP: usize = 1;
+const SCTP: usize = 2;
+const ICMP: usize = 3;
+const ICMPV6: usize = 4;
+const RDMA: usize = 5;
+const OTHER_IP: usize = 6;
+const NOT_IP: usize = 7;
+const KINDS: usize = 8;
 
-impl<K> Default for Keyed<K> {
-    fn default() -> Self {
-        Self { some: Allowed::default(), each: HashMap::default() }
+/// The kind of a protocol with ports, or with types and codes.
+const fn ported(proto: u8) -> Option<usize> {
+    match proto {
+        protocol::TCP => Some(TCP),
+        protocol::UDP => Some(UDP),
+        protocol::SCTP => Some(SCTP),
+        protocol::ICMP => Some(ICMP),
+        protocol::ICMPV6 => Some(ICMPV6),
+        _ => None,
     }
 }
 
-impl<K: Eq + Hash> Keyed<K> {
-    fn of(&mut self, key: K) -> &mut Allowed {
-        self.each.entry(key).or_default()
+/// The kind of a flow, and its number there.
+#[inline]
+const fn kind_of(subject: &Subject) -> (usize, u16) {
+    if subject.peer.is_none() {
+        return (NOT_IP, 0);
+    }
+    if subject.rdma {
+        return (RDMA, 0);
+    }
+    match ported(subject.proto) {
+        Some(kind) => (kind, subject.port),
+        None => (OTHER_IP, subject.proto as u16),
+    }
+}
+
+/// The rules for one kind of traffic, by the other end.
+#[derive(Clone, Debug, Default)]
+struct Rules {
+    any: Ranges,
+    groups: Keyed,
+    v4: Prefixes,
+    v6: Prefixes,
+}
+
+impl Rules {
+    fn of(&mut self, peer: Peer) -> &mut Ranges {
+        match peer {
+            Peer::Any => &mut self.any,
+            Peer::Group(group) => self.groups.of(u128::from(group)),
+            Peer::Prefix(prefix) => match prefix.address() {
+                IpAddr::V4(address) => self.v4.of(prefix.len(), fixed_v4(address, prefix.len())),
+                IpAddr::V6(address) => self.v6.of(prefix.len(), fixed_v6(address, prefix.len())),
+            },
+        }
     }
 
     fn finish(&mut self) {
-        for allowed in self.each.values_mut() {
-            allowed.finish();
-            self.some.add_all(allowed);
+        self.any.finish();
+        self.groups.finish();
+        let lengths = self.v4.lengths.iter_mut().chain(&mut self.v6.lengths);
+        lengths.for_each(|(_, prefixes)| prefixes.finish());
+    }
+}
+
+/// What is allowed by what the other end is one of many of: groups by their numbers, prefixes of a length by the bits that they fix.
+#[derive(Clone, Debug, Default)]
+struct Keyed {
+    /// What is allowed with some of them: what is not, as most of what a scanner tries, is allowed with none, and known by
+    /// one look.
+    some: Ranges,
+    /// Where in `each` the numbers for one of them are.
+    index: FlatMap,
+    each: Vec<Ranges>,
+}
+
+impl Keyed {
+    fn of(&mut self, key: u128) -> &mut Ranges {
+        let new = self.each.len() as u32;
+        let at = self.index.get(key).unwrap_or(new);
+        if at == new {
+            self.index.insert(key, new);
+            self.each.push(Ranges::default());
+        }
+        &mut self.each[at as usize]
+    }
+
+    fn finish(&mut self) {
+        for numbers in &mut self.each {
+            numbers.finish();
+            self.some.0.extend(&numbers.0);
         }
         self.some.finish();
     }
 
-    fn allows(&self, key: K, subject: &Subject) -> bool {
-        self.each.get(&key).is_some_and(|allowed| allowed.holds(subject))
+    #[inline]
+    fn allow(&self, key: u128, number: u16) -> bool {
+        let numbers = self.index.get(key).and_then(|at| self.each.get(at as usize));
+        numbers.is_some_and(|numbers| numbers.hold(number))
     }
 }
 
-/// Prefixes by length.
+/// Prefixes of one IP version by length.
 #[derive(Clone, Debug, Default)]
 struct Prefixes {
-    lengths: Vec<(u8, Keyed<u128>)>,
+    lengths: Vec<(u8, Keyed)>,
 }
 
 /// The bits of an address that a prefix of some length fixes.
-fn fixed(address: IpAddr, len: u8) -> u128 {
-    let (bits, width) = match address {
-        IpAddr::V4(address) => (u128::from(address.to_bits()), 32),
-        IpAddr::V6(address) => (address.to_bits(), 128),
-    };
-    bits.checked_shr(width - u32::from(len)).unwrap_or(0)
+#[inline]
+fn fixed_v4(address: Ipv4Addr, len: u8) -> u128 {
+    u128::from(u64::from(address.to_bits()) >> (32 - u32::from(len.min(32))))
+}
+
+/// The same of IPv6.
+#[inline]
+fn fixed_v6(address: Ipv6Addr, len: u8) -> u128 {
+    address.to_bits().checked_shr(128 - u32::from(len.min(128))).unwrap_or(0)
 }
 
 impl Prefixes {
-    fn of(&mut self, address: IpAddr, len: u8) -> &mut Allowed {
+    /// What is allowed with the prefix of a length that fixes these bits.
+    fn of(&mut self, len: u8, bits: u128) -> &mut Ranges {
         let at = match self.lengths.iter().position(|(known, _)| *known == len) {
             Some(at) => at,
             None => {
@@ -152,79 +234,15 @@ impl Prefixes {
                 self.lengths.len() - 1
             }
         };
-        self.lengths[at].1.of(fixed(address, len))
+        self.lengths[at].1.of(bits)
     }
 
-    fn allow(&self, peer: IpAddr, subject: &Subject) -> bool {
-        self.lengths.iter().any(|(len, prefixes)| {
-            prefixes.some.holds(subject) && prefixes.allows(fixed(peer, *len), subject)
-        })
-    }
-}
-
-/// What is allowed with one kind of peer.
-#[derive(Clone, Debug, Default)]
-struct Allowed {
-    all: bool,
-    rdma: bool,
-    /// Protocols by number, whole.
-    protocols: [u64; 4],
-    tcp: Ranges,
-    udp: Ranges,
-    sctp: Ranges,
-    icmp: Ranges,
-    icmpv6: Ranges,
-}
-
-impl Allowed {
-    fn add(&mut self, traffic: Traffic) {
-        match traffic {
-            Traffic::Any => self.all = true,
-            Traffic::Rdma => self.rdma = true,
-            Traffic::Protocol(number) => self.protocols[usize::from(number >> 6)] |= 1 << (number & 63),
-            Traffic::Tcp(from, to) => self.tcp.add(from, to),
-            Traffic::Udp(from, to) => self.udp.add(from, to),
-            Traffic::Sctp(from, to) => self.sctp.add(from, to),
-            Traffic::Icmp(from, to) => self.icmp.add(from, to),
-            Traffic::Icmpv6(from, to) => self.icmpv6.add(from, to),
-        }
-    }
-
-    /// Adds what another allows.
-    fn add_all(&mut self, other: &Self) {
-        self.all |= other.all;
-        self.rdma |= other.rdma;
-        self.protocols.iter_mut().zip(other.protocols).for_each(|(own, more)| *own |= more);
-        let own = [&mut self.tcp, &mut self.udp, &mut self.sctp, &mut self.icmp, &mut self.icmpv6];
-        let more = [&other.tcp, &other.udp, &other.sctp, &other.icmp, &other.icmpv6];
-        own.into_iter().zip(more).for_each(|(own, more)| own.0.extend(&more.0));
-    }
-
-    fn finish(&mut self) {
-        let ranges = [&mut self.tcp, &mut self.udp, &mut self.sctp, &mut self.icmp, &mut self.icmpv6];
-        ranges.into_iter().for_each(Ranges::finish);
-    }
-
+    /// `fixed`: the bits of the other end's address that a prefix of some length would have to fix.
     #[inline]
-    fn holds(&self, subject: &Subject) -> bool {
-        if self.all || subject.peer.is_none() {
-            return self.all;
-        }
-        if subject.rdma {
-            return self.rdma;
-        }
-        let number = subject.proto;
-        if self.protocols[usize::from(number >> 6)] & 1 << (number & 63) != 0 {
-            return true;
-        }
-        match number {
-            protocol::TCP => self.tcp.hold(subject.port),
-            protocol::UDP => self.udp.hold(subject.port),
-            protocol::SCTP => self.sctp.hold(subject.port),
-            protocol::ICMP => self.icmp.hold(subject.port),
-            protocol::ICMPV6 => self.icmpv6.hold(subject.port),
-            _ => false,
-        }
+    fn allow(&self, number: u16, fixed: impl Fn(u8) -> u128) -> bool {
+        let allow =
+            |(len, prefixes): &(u8, Keyed)| prefixes.some.hold(number) && prefixes.allow(fixed(*len), number);
+        self.lengths.iter().any(allow)
     }
 }
 
@@ -233,12 +251,6 @@ impl Allowed {
 struct Ranges(Vec<(u16, u16)>);
 
 impl Ranges {
-    fn add(&mut self, from: u16, to: u16) {
-        if from <= to {
-            self.0.push((from, to));
-        }
-    }
-
     /// Sorts them, and makes one of those that touch.
     fn finish(&mut self) {
         self.0.sort_unstable();

@@ -22,7 +22,15 @@ fn traffic() -> impl Strategy<Value = Traffic> {
     prop_oneof![
         Just(Traffic::Any),
         Just(Traffic::Rdma),
-        prop_oneof![Just(47), Just(protocol::UDP), Just(protocol::TCP)].prop_map(Traffic::Protocol),
+        prop_oneof![
+            Just(47),
+            Just(protocol::UDP),
+            Just(protocol::TCP),
+            Just(protocol::SCTP),
+            Just(protocol::ICMP),
+            Just(protocol::ICMPV6),
+        ]
+        .prop_map(Traffic::Protocol),
         range().prop_map(|(from, to)| Traffic::Tcp(from, to)),
         range().prop_map(|(from, to)| Traffic::Udp(from, to)),
         range().prop_map(|(from, to)| Traffic::Sctp(from, to)),
@@ -54,7 +62,7 @@ proptest! {
         peer in prop::option::weighted(0.95, address()),
         peer_groups in prop::collection::vec(0..4u32, 0..3),
         proto in prop_oneof![Just(6), Just(17), Just(132), Just(1), Just(58), Just(47), Just(50)],
-        port in 0..7u16,
+        port in prop_oneof![9 => 0..7u16, 1 => Just(u16::MAX)],
         rdma in prop::bool::weighted(0.2),
     ) {
         let proto = if rdma { protocol::UDP } else { proto };
