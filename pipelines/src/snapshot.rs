@@ -33,12 +33,14 @@
 //! The count of a cell is never set back while workers run.
 
 mod allowed;
+mod locations;
 mod routes;
 mod services;
 mod uplink;
 mod vpc;
 
 pub use allowed::{AllowedPair, GUARD_OFF, GUARD_PAIRS};
+pub use locations::{Destination, Location, Locations};
 pub use routes::{Gateway, Prefix, Route, RouteTable, RouteTarget, Subnet};
 pub use services::Services;
 pub use uplink::Uplink;
@@ -57,7 +59,7 @@ use crate::flow_key::{FlowKey, PortMix};
 use crate::qos::{QueueLimits, RedProfile};
 use crate::security::{Security, SetId};
 use crate::stage::key::RoceClasses;
-use crate::vlt::{Place, SlotRef, Vlt};
+use crate::vlt::{Place, Vlt};
 use crate::vtep::Vteps;
 
 /// Dense index of a port within the switch (not the DPDK port id).
@@ -203,35 +205,6 @@ impl Vnic {
 #[inline]
 fn follows_from(mac: MacAddr, address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address == mac.link_local())
-}
-
-/// What a location is looked up by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Destination {
-    /// Routed: an IP address.
-    Ip(IpAddr),
-    /// Bridged: a MAC address.
-    Mac(MacAddr),
-}
-
-/// (VPC index, destination) -> location. A persistent map: a changed snapshot shares what did not change. Its hash is
-/// taken once or twice for each new flow.
-pub type Locations = imbl::GenericHashMap<
-    (u32, Destination),
-    Location,
-    foldhash::quality::RandomState,
-    imbl::shared_ptr::DefaultSharedPtr,
->;
-
-/// Where a destination of a VPC is: the VLT slot that leads there, and its MAC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Location {
-    /// Its VLT slot.
-    pub slot: SlotRef,
-    /// Its MAC address.
-    pub mac: MacAddr,
-    /// The security groups that it is in.
-    pub groups: SetId,
 }
 
 /// The outer DSCP.
