@@ -21,6 +21,7 @@ mod routing_stations;
 mod routing_targets;
 mod security;
 mod security_errors;
+mod security_hits;
 mod security_model;
 mod security_queue_pairs;
 mod services;
