@@ -236,6 +236,12 @@ fn a_rule_that_the_device_keeps_is_still_there_without_queues() {
     device.destroy(second).unwrap();
     assert_eq!((device.len(), count(&port, "flow_rules")), (0, 0));
     assert_eq!(device.destroy(second).unwrap_err().cause, Cause::Gone);
+    // A command that failed does not say that the device is gone, nor its rules.
+    let third = device.create(&rule(1, 3, None)).unwrap();
+    assert_eq!(device.destroy(third).unwrap_err().cause, Cause::Other(libc::EIO));
+    assert_eq!((device.len(), count(&port, "flow_rules"), count(&port, "flow_destroy_failed")), (1, 1, 2));
+    device.destroy(third).unwrap();
+    assert_eq!((device.len(), count(&port, "flow_rules")), (0, 0));
     drop(device);
     well_behaved(&port);
     stop(port, rx, tx).detach().unwrap();

@@ -136,7 +136,7 @@ pub enum Cause {
     Again,
     /// There is no such rule (ENOENT).
     Gone,
-    /// The device is gone (ENODEV, EIO).
+    /// The device is gone (ENODEV, or EIO of one that was removed).
     NoDevice,
     /// Any other error number.
     Other(i32),

@@ -8,9 +8,10 @@
 
 use std::collections::BTreeSet;
 
+use dpdk_sys as sys;
 use rules::{BackEnd, Cause, FlowError, FlowRule, InnerTuple, Meter, Removal, RuleId, Usage, Where};
 
-use super::port;
+use super::{error, port};
 use crate::port::{Port, PortId, StartedPort};
 
 /// How often a driver that does not let all rules go is asked for that, when nobody can ask later.
@@ -136,6 +137,11 @@ impl FlowDevice {
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
+
+    fn describe(&self, error: FlowError) -> FlowError {
+        // SAFETY: asks for a port's number; of one that is not there it says so.
+        error::of_device(error, || unsafe { sys::rte_eth_dev_is_removed(self.proxy.get()) == 1 })
+    }
 }
 
 fn domain(port: &StartedPort) -> Option<u16> {
@@ -144,11 +150,11 @@ fn domain(port: &StartedPort) -> Option<u16> {
 
 impl BackEnd for FlowDevice {
     fn validate(&mut self, rule: &FlowRule) -> Result<(), FlowError> {
-        self.api.validate(rule)
+        self.api.validate(rule).map_err(|error| self.describe(error))
     }
 
     fn create(&mut self, rule: &FlowRule) -> Result<RuleId, FlowError> {
-        let id = self.api.create(rule)?;
+        let id = self.api.create(rule).map_err(|error| self.describe(error))?;
         self.rules.insert(id);
         Ok(id)
     }
@@ -164,7 +170,7 @@ impl BackEnd for FlowDevice {
     }
 
     fn destroy(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
-        let result = self.api.destroy(rule);
+        let result = self.api.destroy(rule).map_err(|error| self.describe(error));
         // One that the driver will not let go is still there.
         if result.as_ref().map_or_else(|error| error.cause == Cause::Gone, |_| true) {
             self.rules.remove(&rule);
@@ -177,7 +183,7 @@ impl BackEnd for FlowDevice {
     }
 
     fn query(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
-        self.api.query(rule)
+        self.api.query(rule).map_err(|error| self.describe(error))
     }
 
     fn push(&mut self) {

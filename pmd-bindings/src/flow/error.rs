@@ -49,7 +49,8 @@ fn describe(errno: Errno, error: &sys::rte_flow_error, lowered: Option<&Lowered>
     }
 }
 
-/// What an error number means to whoever asked.
+/// What an error number means to whoever asked. EIO does not say that the device is gone: drivers answer it where a command to the
+/// firmware failed, and the rule that it was about may be in force still.
 pub(super) fn cause(errno: Errno) -> Cause {
     match errno.code() {
         libc::ENOTSUP | libc::ENOSYS => Cause::Unsupported,
@@ -58,8 +59,16 @@ pub(super) fn cause(errno: Errno) -> Cause {
         libc::EEXIST => Cause::Exists,
         libc::EAGAIN | libc::EBUSY => Cause::Again,
         libc::ENOENT => Cause::Gone,
-        libc::ENODEV | libc::EIO => Cause::NoDevice,
+        libc::ENODEV => Cause::NoDevice,
         other => Cause::Other(other),
+    }
+}
+
+/// An error of a device that may have been removed: to all calls about one that was, rte_flow answers EIO.
+pub(super) fn of_device(error: FlowError, is_removed: impl FnOnce() -> bool) -> FlowError {
+    match error.cause {
+        Cause::Other(libc::EIO) if is_removed() => FlowError { cause: Cause::NoDevice, ..error },
+        _ => error,
     }
 }
 
@@ -137,6 +146,17 @@ mod tests {
             let error = check(Some(&lowered), refuse).unwrap_err();
             assert_eq!(error, FlowError::new(Cause::Unsupported, expected, "no"));
         }
+    }
+
+    #[test]
+    fn a_command_that_failed_is_no_device_that_is_gone() {
+        let failed = || check(None, |_| -libc::EIO).unwrap_err();
+        assert_eq!(of_device(failed(), || false).cause, Cause::Other(libc::EIO));
+        assert_eq!(of_device(failed(), || true), FlowError { cause: Cause::NoDevice, ..failed() });
+        let absent = check(None, |_| -libc::ENODEV).unwrap_err();
+        assert_eq!(of_device(absent, || panic!("it has said so")).cause, Cause::NoDevice);
+        let full = check(None, |_| -libc::ENOSPC).unwrap_err();
+        assert_eq!(of_device(full, || true).cause, Cause::Full);
     }
 
     #[test]

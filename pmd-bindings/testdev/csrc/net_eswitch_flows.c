@@ -70,8 +70,10 @@ flow_destroy(struct rte_eth_dev *dev, struct rte_flow *flow, struct rte_flow_err
 	if (flow->table != NULL) {
 		result = misuse(eswitch, error, "the rule is a queue's");
 	} else if (is_due(&eswitch->removals, eswitch->traits.keep)) {
-		eswitch->counts[KEPT]++;
-		result = rte_flow_error_set(error, EBUSY, RTE_FLOW_ERROR_TYPE_HANDLE, NULL, "the rule is in use");
+		/* By turns as one that others need, and as where a command to the firmware failed. */
+		result = ++eswitch->counts[KEPT] % 2 != 0
+			? rte_flow_error_set(error, EBUSY, RTE_FLOW_ERROR_TYPE_HANDLE, NULL, "the rule is in use")
+			: rte_flow_error_set(error, EIO, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, NULL, "the command failed");
 	} else {
 		flow_leave(eswitch, flow);
 		flow_free(eswitch, flow);
