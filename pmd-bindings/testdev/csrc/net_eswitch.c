@@ -21,6 +21,7 @@
  *   late=N late-us=US one operation in N takes so long
  *   fail=N keep=N     one creation, one removal in N comes to nothing
  *   mute=N            after N operations no other is ever answered
+ *   silent=PATH       while there is a file of this name no operation of a queue is answered
  *   busy=N            one operation in N is not taken (EAGAIN)
  *   fresh=N           the first N queries of a counter answer EAGAIN
  *   lost=1            queries of counters answer ENOENT
@@ -289,6 +290,7 @@ eswitch_leave(struct port *port)
 		return;
 	LIST_REMOVE(eswitch, next);
 	rte_eth_switch_domain_free(eswitch->domain);
+	free(eswitch->silent);
 	free(eswitch);
 }
 
@@ -377,12 +379,12 @@ static const struct {
 	ARGUMENT("tso", tso, 0),
 };
 
-enum { SWITCH, REPRESENTOR, IFACE, RSS, TEXTS };
+enum { SWITCH, REPRESENTOR, IFACE, RSS, SILENT, TEXTS };
 
 static int
 probe(struct rte_vdev_device *vdev)
 {
-	const char *keys[TEXTS + RTE_DIM(numbers) + 1] = { "switch", "representor", "iface", "rss" };
+	const char *keys[TEXTS + RTE_DIM(numbers) + 1] = { "switch", "representor", "iface", "rss", "silent" };
 	char text[TEXTS + RTE_DIM(numbers)][VDEV_TEXT] = { "0", "-1" };
 	struct rte_eth_dev *dev;
 	struct eswitch *eswitch;
@@ -430,6 +432,8 @@ probe(struct rte_vdev_device *vdev)
 		eswitch->uplink = port;
 		for (i = 0; i < RTE_DIM(numbers); i++)
 			*(uint32_t *)((char *)&eswitch->traits + numbers[i].at) = strtoul(text[TEXTS + i], NULL, 10);
+		free(eswitch->silent);
+		eswitch->silent = text[SILENT][0] == '\0' ? NULL : strdup(text[SILENT]);
 	} else {
 		dev->data->dev_flags |= RTE_ETH_DEV_REPRESENTOR;
 		dev->data->representor_id = port->representor;

@@ -168,6 +168,8 @@ struct eswitch {
 	uint16_t domain;
 	struct port *uplink;
 	struct traits traits;
+	/* While there is a file of this name no operation is answered; NULL: all are. */
+	char *silent;
 	bool configured;
 	uint16_t queue_count;
 	uint32_t counters, marks, last_mark;

@@ -40,7 +40,7 @@ fn stop_forwarding(
     controller: &mut Controller,
     _: v1::StopForwardingRequest,
 ) -> Result<v1::StopForwardingResponse, Problems> {
-    controller.switch.set_forwarding(false)?;
+    controller.switch.withdrawing(|switch| switch.set_forwarding(false))?;
     Ok(v1::StopForwardingResponse {})
 }
 

@@ -77,6 +77,7 @@ fn word(code: Code) -> &'static str {
         Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
         Code::Unavailable => "UNAVAILABLE",
         Code::DataLoss => "DATA_LOSS",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
         Code::Cancelled => "CANCELLED",
         _ => "INTERNAL",
     }

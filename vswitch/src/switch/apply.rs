@@ -244,6 +244,7 @@ impl Switch {
         // Before hardware: it keeps no flow whose connection has ended.
         self.connections.follow(&before, &snapshot, self.pool.now());
         self.offload.follow_at_once(&self.pool, &snapshot);
+        self.tell_late();
         self.offload.forget_gone(&before, &snapshot);
         self.rcft.follow(&before, &snapshot, self.pool.now(), &mut self.events);
         self.tidying.follow(&before, &snapshot, self.pool.workers.len());

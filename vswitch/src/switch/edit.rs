@@ -34,7 +34,7 @@ impl Switch {
     /// ports that cannot be opened, and `made` whose objects are from now on; what nobody names in it is the API's.
     ///
     /// # Errors
-    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    /// [`SwitchError`]; then the switch is as it was, unless [it is in force](SwitchError::is_in_force).
     pub fn edit_and_place(
         &mut self,
         relocation: Relocation,
@@ -42,13 +42,13 @@ impl Switch {
         made: Vec<(ObjectId, Owner)>,
         change: impl FnOnce(&mut Config) -> Result<(), SwitchError>,
     ) -> Result<(), SwitchError> {
-        self.change(relocation, missing, made, Saving::Now, change)
+        self.withdrawing(|switch| switch.change(relocation, missing, made, Saving::Now, change))
     }
 
     /// As [`edit`](Self::edit), of what other hosts say: `made` says whose objects are from now on, and it is saved by the way.
     ///
     /// # Errors
-    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    /// [`SwitchError`]; then the switch is as it was, unless [it is in force](SwitchError::is_in_force).
     pub fn edit_heard(
         &mut self,
         made: Vec<(ObjectId, Owner)>,
@@ -110,22 +110,22 @@ impl Switch {
     /// Goes over to the config of a file, whole: what the API or the console made goes, what others own stays.
     ///
     /// # Errors
-    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    /// [`SwitchError`]; then the switch is as it was, unless [it is in force](SwitchError::is_in_force).
     pub fn load_file(&mut self, file: Source) -> Result<(), SwitchError> {
         let mut left_out = Vec::new();
         let (overlap, owners) = self.owners_with(&file)?;
         let yields = |config: &mut Config| left_out = give_way(config, &owners);
         let config = others::load(&self.config(), &file, &owners, &overlap, yields)?;
-        self.go_over_to_file(config, file, owners, &left_out)
+        self.withdrawing(|switch| switch.go_over_to_file(config, file, owners, &left_out))
     }
 
     /// Applies a config file again: what it names is as it says, what was made at run time stays.
     ///
     /// # Errors
-    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    /// [`SwitchError`]; then the switch is as it was, unless [it is in force](SwitchError::is_in_force).
     pub fn reload_file(&mut self, file: Source) -> Result<(), SwitchError> {
         let (config, owners, left_out) = self.merged(&self.config(), &file)?;
-        self.go_over_to_file(config, file, owners, &left_out)
+        self.withdrawing(|switch| switch.go_over_to_file(config, file, owners, &left_out))
     }
 
     /// What a file names and other hosts brought, and who owns what when the file counts.
@@ -199,10 +199,13 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; where a worker does not answer, the location is in force for the others, noted and saved.
     pub fn set_location_of(&mut self, location: &LocationConfig, owner: Owner) -> Result<(), SwitchError> {
-        self.topology.set_location(&self.config, location, &self.neighbours)?;
-        let published = self.publish_locations();
-        self.owners.set(("location".to_owned(), location_id(location)), owner);
-        published.and(self.save_change(|| Ok(Change::default().and_with(std::slice::from_ref(location))?)))
+        self.withdrawing(|switch| {
+            switch.topology.set_location(&switch.config, location, &switch.neighbours)?;
+            let published = switch.publish_locations();
+            switch.owners.set(("location".to_owned(), location_id(location)), owner);
+            let come = std::slice::from_ref(location);
+            published.and(switch.save_change(|| Ok(Change::default().and_with(come)?)))
+        })
     }
 
     /// Removes a destination.
@@ -216,10 +219,12 @@ impl Switch {
             SwitchError::Unknown { what: "location", name, list: "show vlt", path }
         };
         let location = self.topology.location(vni, vip).cloned().ok_or_else(unknown)?;
-        self.topology.remove_location(&self.config, vni, vip, &self.neighbours)?;
-        let published = self.publish_locations();
-        self.owners.set(("location".to_owned(), location_id(&location)), Owner::Api);
-        published.and(self.save_change(|| Ok(Change::default().and_without([location]))))
+        self.withdrawing(|switch| {
+            switch.topology.remove_location(&switch.config, vni, vip, &switch.neighbours)?;
+            let published = switch.publish_locations();
+            switch.owners.set(("location".to_owned(), location_id(&location)), Owner::Api);
+            published.and(switch.save_change(|| Ok(Change::default().and_without([location]))))
+        })
     }
 
     pub(super) fn publish_locations(&mut self) -> Result<(), SwitchError> {
@@ -262,7 +267,9 @@ impl Switch {
             let name = name.into();
             return Err(PortsError::AlreadySo { name, state: "stopped", command: "start" }.into());
         }
-        self.offload.stop_port(&self.pool, self.topology.snapshot(), index);
-        Ok(self.ports.park(&self.pool, index)?)
+        self.withdrawing(|switch| {
+            switch.offload.stop_port(&switch.pool, switch.topology.snapshot(), index);
+            Ok(switch.ports.park(&switch.pool, index)?)
+        })
     }
 }

@@ -103,6 +103,17 @@ pub enum SwitchError {
         "the change is in force but not saved: {0}; it is tried again every few seconds, and with the next change"
     )]
     NotSaved(Box<SwitchError>),
+    /// A change was made, and the NIC does not say that it is so in hardware.
+    #[error(
+        "the change is in force in software, but the NIC of port {port:?} has not answered that it let {rules} rules go, and may still \
+         forward what the change forbids; look at the event `offload-let-go`, which tells when they are gone, and reset a NIC that \
+         stays silent"
+    )]
+    NotWithdrawn {
+        /// The port that takes the rules.
+        port: String,
+        rules: usize,
+    },
     /// The config cannot be written.
     #[error(
         "a fault of the switch itself: the config cannot be written as TOML: {0}; take back what changed last"
@@ -192,9 +203,9 @@ pub enum PortsError {
 }
 
 impl SwitchError {
-    /// True where the change was made all the same, and would not outlive the process.
+    /// True where the change was made all the same, and would not outlive the process or is not known to be in hardware.
     pub fn is_in_force(&self) -> bool {
-        matches!(self, Self::NotSaved(_))
+        matches!(self, Self::NotSaved(_) | Self::NotWithdrawn { .. })
     }
 }
 

@@ -37,6 +37,7 @@ mod tidy;
 mod uplinks;
 pub mod view;
 mod wanted;
+mod withdrawing;
 
 use std::path::Path;
 use std::sync::Arc;

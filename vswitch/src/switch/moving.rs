@@ -20,7 +20,7 @@ impl Switch {
     /// security groups. Those addresses.
     ///
     /// # Errors
-    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    /// [`SwitchError`]; then the switch is as it was, unless [it is in force](SwitchError::is_in_force).
     pub fn move_vnic(&mut self, name: &str, vtep: IpAddr, owner: Owner) -> Result<Vec<IpAddr>, SwitchError> {
         let path = || path::of("vnic", name);
         let unknown =
@@ -63,7 +63,7 @@ impl Switch {
     /// Moves all locations of a machine behind another VTEP. How many there are.
     ///
     /// # Errors
-    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`] or [`SwitchError::Worker`].
+    /// [`SwitchError`]; then the switch is as it was, unless [it is in force](SwitchError::is_in_force) or it is [`SwitchError::Worker`].
     pub fn move_locations(&mut self, vni: Vni, mac: MacAddr, vtep: IpAddr) -> Result<usize, SwitchError> {
         let of_machine = self.locations_of_machine(vni, mac);
         let moved: Vec<_> = of_machine.map(|location| LocationConfig { vtep, ..location.clone() }).collect();
@@ -72,9 +72,11 @@ impl Switch {
             let path = format!("location[vni={vni},mac={mac}]");
             return Err(SwitchError::Unknown { what: "location", name, list: "show vlt", path });
         }
-        self.topology.move_locations(&self.config, &moved, &self.neighbours)?;
-        let published = self.publish_locations();
-        published.and(self.save_change(|| Ok(Change::default().and_with(&moved)?)))?;
-        Ok(moved.len())
+        self.withdrawing(|switch| {
+            switch.topology.move_locations(&switch.config, &moved, &switch.neighbours)?;
+            let published = switch.publish_locations();
+            published.and(switch.save_change(|| Ok(Change::default().and_with(&moved)?)))?;
+            Ok(moved.len())
+        })
     }
 }

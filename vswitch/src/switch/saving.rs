@@ -88,15 +88,16 @@ impl Switch {
         SwitchError::NotSaved(Box::new(error))
     }
 
-    /// Somebody asks for what is so already: it is acknowledged when it is saved.
+    /// Somebody asks for what is so already: it is acknowledged when it is saved, and when the NIC has let go what it was asked for.
     ///
     /// # Errors
-    /// [`SwitchError::NotSaved`], as when it was made.
+    /// [`SwitchError::NotSaved`] and [`SwitchError::NotWithdrawn`], as when it was made.
     pub fn save_what_is_not(&mut self) -> Result<(), SwitchError> {
-        match self.saved.as_ref().is_some_and(Saver::is_behind) {
+        let saved = match self.saved.as_ref().is_some_and(Saver::is_behind) {
             true => self.save_whole(),
             false => Ok(()),
-        }
+        };
+        saved.and_then(|()| self.in_hardware_too(self.offload.late()))
     }
 
     /// Saves the whole config: a change of a whole file, and one that comes before there is a journal to append to.

@@ -95,6 +95,7 @@ impl Switch {
             self.offload.follow(&self.pool, self.topology.snapshot());
         }
         let result = self.offload.tend(&self.pool, self.topology.snapshot());
+        self.tell_late();
         let stood = std::mem::replace(&mut self.offload_stands, result.is_err());
         if let (Err(error), false) = (result, stood) {
             tracing::error!(%error, "offload stands still");

@@ -127,7 +127,8 @@ impl Manager {
         self.store.removals()
     }
 
-    /// Waits until the device has let go what was withdrawn, for as long as it answers. What it keeps has others leave.
+    /// Waits until the device has let go what was withdrawn, for as long as it answers and [`BackEnd::drain`] waits. What it keeps has
+    /// others leave. [`leaving`](Self::leaving) tells what it has not answered.
     pub fn await_removals<B: BackEnd>(&mut self, back_end: &mut B) {
         for _ in 0..ROUNDS {
             if self.store.leaving() == 0 {

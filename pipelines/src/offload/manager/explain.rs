@@ -22,6 +22,11 @@ impl Manager {
         self.store.kept()
     }
 
+    /// Rules that the device was asked to let go, and of which it has not said that they are gone.
+    pub fn leaving(&self) -> usize {
+        self.store.leaving()
+    }
+
     /// Rules that the back end holds for the manager, those that it does not let go among them.
     pub fn rules(&self) -> usize {
         self.store.len()

@@ -11,6 +11,7 @@
 //! | `RESOURCE_EXHAUSTED` | what there is no room for: a table, buffers, threads |
 //! | `UNAVAILABLE` | what may be there if it is asked for again |
 //! | `DATA_LOSS` | what is in force, and not on the disk |
+//! | `DEADLINE_EXCEEDED` | what is in force in software, and not known to be in a NIC |
 //! | `INTERNAL` | a fault of the switch itself |
 
 use std::borrow::Cow;
@@ -61,6 +62,8 @@ pub(super) fn place(error: &SwitchError) -> Place<'_> {
         SwitchError::Watchdog(_) => nowhere(Code::ResourceExhausted),
         SwitchError::NotYet => nowhere(Code::Unavailable),
         SwitchError::File { .. } | SwitchError::NotSaved(_) => nowhere(Code::DataLoss),
+        // What it means there: the change may have been made.
+        SwitchError::NotWithdrawn { .. } => nowhere(Code::DeadlineExceeded),
         SwitchError::Toml(_) => nowhere(Code::Internal),
     }
 }

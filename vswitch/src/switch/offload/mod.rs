@@ -7,12 +7,14 @@
 //! ```
 //! Runs on control's turn, and waits for a worker's next look at its mailbox and for single calls of the device: when these
 //! have taken their part of the turn, what is left is for the next one. Only what may not be in hardware any more leaves at
-//! once, however long that takes.
+//! once. A device with a flow queue that does not answer is waited for a second then (`late.rs`); a call of the synchronous API
+//! returns when its driver lets it.
 
 mod device;
 mod gap;
 mod gone;
 mod holder;
+pub mod late;
 mod ports;
 mod source_ports;
 mod watch;
@@ -73,6 +75,8 @@ pub struct OffloadControl {
     is_auditing: bool,
     /// Rules that the device did not let go when that was looked at last.
     kept: usize,
+    /// Rules that a change has waited for in vain.
+    late: late::Late,
     /// What the last audit came to.
     audited: Option<Result<usize, FlowError>>,
     /// Packets and bytes that hardware did.
@@ -114,6 +118,7 @@ impl OffloadControl {
             last_audit_ns: 0,
             is_auditing: false,
             kept: 0,
+            late: late::Late::default(),
             audited: None,
             done: Usage::default(),
         }
@@ -150,12 +155,14 @@ impl OffloadControl {
         }
     }
 
-    /// As [`follow`](Self::follow), for a change that is acknowledged then: what it forbids is not in hardware any more.
+    /// As [`follow`](Self::follow), for a change that is acknowledged then: what it forbids is not in hardware any more, unless
+    /// [`late_in_change`](Self::late_in_change) says otherwise.
     pub fn follow_at_once(&mut self, pool: &Pool, snapshot: &Snapshot) {
         let before = self.manager.removals();
         self.follow(pool, snapshot);
         if let Some(device) = self.holder.as_mut().filter(|_| self.manager.removals() != before) {
             self.manager.await_removals(device);
+            self.waited();
         }
     }
 

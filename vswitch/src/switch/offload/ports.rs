@@ -195,6 +195,7 @@ impl OffloadControl {
         if let Some(Err(error)) = self.holder.as_mut().map(BackEnd::drain) {
             tracing::warn!(%error, "the device may still have rules about {about}");
         }
+        self.waited();
         if let Some((rules, words)) = self.manager.kept() {
             tracing::warn!(rules, words, "the device may still have rules about {about}");
         }

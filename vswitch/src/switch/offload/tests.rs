@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pipelines::flow_key::FlowKey;
@@ -10,7 +11,7 @@ use wire::{L3, MacAddr, protocol};
 use worker::Mode;
 
 use super::*;
-use crate::switch::{Switch, testing};
+use crate::switch::{Switch, SwitchError, testing};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const TWO: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
@@ -66,11 +67,17 @@ fn simulated() -> Switch {
 
 /// On the e-switch of a NIC, through this API of rte_flow.
 fn nic(engine: &str) -> Switch {
+    nic_with(engine, "")
+}
+
+/// As [`nic`], with more arguments of its device.
+fn nic_with(engine: &str, device: &str) -> Switch {
     let folder = std::env::temp_dir().join(format!("offload-{}", std::process::id()));
     let plugin = testdev::ESWITCH.build(&folder).map_err(|error| error.to_string()).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
+    let uplink = format!(r#"{{ kind = "raw", vdev = "net_eswitch0,legacy=1{device}" }}"#);
     let ports = [
-        r#"{ kind = "raw", vdev = "net_eswitch0,legacy=1" }"#,
+        uplink.as_str(),
         r#"{ kind = "raw", vdev = "net_eswitch1,representor=0" }"#,
         r#"{ kind = "raw", vdev = "net_eswitch2,representor=1" }"#,
     ];
@@ -212,4 +219,70 @@ fn what_is_stopped_is_stopped_in_the_simulated_e_switch() {
 #[test]
 fn what_is_stopped_is_stopped_in_a_nic() {
     stops(nic("async"));
+}
+
+/// Has the vNIC "one" in a security group, or in none: then its TCP may be in hardware.
+fn guard(switch: &mut Switch, on: bool) -> Result<(), SwitchError> {
+    switch.edit(|config| {
+        let vpc = "[[vpc]]\nname = \"red\"\nvni = 100\n";
+        let group = if on { "[[security-group]]\nname = \"web\"\nvpc = \"red\"\n" } else { "" };
+        let groups = Config::parse(&format!("{vpc}{group}"), "test")?.security_groups;
+        let mut one = (*config.vnics[0]).clone();
+        one.security_groups = groups.iter().map(|group| group.name.clone()).collect();
+        config.vnics[0] = Arc::new(one);
+        config.security_groups = groups;
+        Ok(())
+    })
+}
+
+fn told(switch: &Switch, kind: &str) -> Vec<String> {
+    let of_kind = switch.events().iter().filter(|event| event.kind == kind);
+    of_kind.map(|event| event.text.clone()).collect()
+}
+
+/// Nobody waits for a NIC that does not answer, and nobody is told that it did.
+#[test]
+fn a_nic_that_does_not_answer_holds_up_no_change_and_is_told() {
+    let silent = std::env::temp_dir().join(format!("silent-{}", std::process::id()));
+    let mut switch = nic_with("async", &format!(",silent={}", silent.display()));
+    pin(&mut switch);
+    until_in_hardware(&mut switch);
+    std::fs::write(&silent, "").unwrap();
+    let began = Instant::now();
+    let changed = guard(&mut switch, true);
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    let Err(SwitchError::NotWithdrawn { port, rules: 1.. }) = &changed else { panic!("{changed:?}") };
+    assert_eq!(port, "up");
+    assert!(changed.is_err_and(|error| error.is_in_force()));
+    assert_eq!(switch.bare_config().security_groups.len(), 1);
+    assert!(rules_of_device(&switch) > 0, "the device has its rules");
+    let late = told(&switch, "offload-late");
+    assert!(late.len() == 1 && late[0].contains("port up"), "{late:?}");
+    // What asks for the same is told the same; what takes no rule away is done.
+    assert!(matches!(switch.save_what_is_not(), Err(SwitchError::NotWithdrawn { .. })));
+    switch.edit(|_| Ok(())).unwrap();
+    turns(&mut switch, Duration::from_millis(200));
+    assert_eq!((told(&switch, "offload-late").len(), told(&switch, "offload-let-go").len()), (1, 0));
+    std::fs::remove_file(&silent).unwrap();
+    let began = Instant::now();
+    while told(&switch, "offload-let-go").is_empty() {
+        assert!(began.elapsed() < PATIENCE);
+        turns(&mut switch, Duration::from_millis(10));
+    }
+    assert_all_in_software(&switch);
+    switch.save_what_is_not().unwrap();
+    guard(&mut switch, false).unwrap();
+    until_in_hardware(&mut switch);
+    // What is stopped by hand is told of, too.
+    std::fs::write(&silent, "").unwrap();
+    let stopped = switch.stop_port("one");
+    assert!(matches!(stopped, Err(SwitchError::NotWithdrawn { .. })), "{stopped:?}");
+    std::fs::remove_file(&silent).unwrap();
+    turns(&mut switch, Duration::from_millis(200));
+    assert_all_in_software(&switch);
+    switch.start_port("one").unwrap();
+    until_in_hardware(&mut switch);
+    guard(&mut switch, true).unwrap();
+    assert_all_in_software(&switch);
+    switch.stop();
 }

@@ -116,6 +116,7 @@ fn each_error_of_the_switch_has_a_code_a_field_and_a_remedy() {
         ),
         (file(), Code::DataLoss, ""),
         (SwitchError::NotSaved(Box::new(file())), Code::DataLoss, ""),
+        (SwitchError::NotWithdrawn { port: "up".into(), rules: 3 }, Code::DeadlineExceeded, ""),
         (toml(), Code::Internal, ""),
     ];
     for (error, code, field) in cases {
