@@ -80,7 +80,7 @@ mod tests {
         Some((folder, plugin.ok()?))
     }
 
-    fn hash(packet: &String) -> &str {
+    fn hash(packet: &str) -> &str {
         packet.split("RSS hash=").nth(1).unwrap().split([' ', '-']).next().unwrap()
     }
 
@@ -95,7 +95,8 @@ mod tests {
 
     /// Each round visits every flow once, and later ones go through a table that the first one filled in no order of its slots.
     fn check_rounds(packets: &[String], flows: usize) {
-        let slots: HashMap<&str, usize> = packets[..flows].iter().map(hash).zip(0..).collect();
+        let slots: HashMap<&str, usize> =
+            packets[..flows].iter().map(|packet| hash(packet)).zip(0..).collect();
         for round in packets.chunks_exact(flows) {
             assert_eq!(times(round).len(), flows, "a flow comes twice in a round");
         }

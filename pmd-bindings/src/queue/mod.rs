@@ -328,9 +328,11 @@ unsafe fn prepare(end: &End, slots: *mut *mut sys::rte_mbuf, mut count: u16, ref
         }
         let first = slots.wrapping_add(ready.into());
         // SAFETY: a packet, which leaves the slots here.
-        let packet = unsafe { Mbuf::from_raw(NonNull::new_unchecked(first.read())) };
-        refused.add(1, packet.len() as u64);
-        drop(packet);
+        if let Some(packet) = NonNull::new(unsafe { first.read() }) {
+            // SAFETY: nobody else has it.
+            let packet = unsafe { Mbuf::from_raw(packet) };
+            refused.add(1, packet.len() as u64);
+        }
         count -= 1;
         // SAFETY: so many packets are behind it.
         unsafe { first.copy_from(first.wrapping_add(1), usize::from(count - ready)) };

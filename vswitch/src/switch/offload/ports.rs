@@ -192,8 +192,11 @@ impl OffloadControl {
 
     /// Waits until the device has no rule any more that is not wanted; says in the log where it keeps some.
     fn drain(&mut self, about: &str) {
-        if let Some(Err(error)) = self.holder.as_mut().map(BackEnd::drain) {
-            tracing::warn!(%error, "the device may still have rules about {about}");
+        let Self { manager, holder: Some(device), .. } = self else { return };
+        match device.drain() {
+            // What it answered is taken in.
+            Ok(()) => manager.await_removals(device),
+            Err(error) => tracing::warn!(%error, "the device may still have rules about {about}"),
         }
         self.waited();
         if let Some((rules, words)) = self.manager.kept() {
