@@ -30,3 +30,4 @@ mod state;
 mod super_frames;
 mod tenants;
 mod tunnel;
+mod tunnel_tso;
