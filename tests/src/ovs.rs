@@ -22,11 +22,14 @@ impl Hugepages {
     /// Reserves `pages` more; fails the test when the machine has no room for them.
     #[track_caller]
     pub fn reserve(pages: u64) -> Hugepages {
+        let locked = lock();
         let before = read_pages();
         let held = Hugepages { added: pages };
-        fs::write(NR_HUGEPAGES, (before + pages).to_string())
-            .unwrap_or_else(|e| panic!("cannot reserve hugepages in {NR_HUGEPAGES}: {e}"));
+        let written = fs::write(NR_HUGEPAGES, (before + pages).to_string());
         let now = read_pages();
+        // Before `held` may go, which locks as well.
+        drop(locked);
+        written.unwrap_or_else(|e| panic!("cannot reserve hugepages in {NR_HUGEPAGES}: {e}"));
         assert!(
             now >= before + pages,
             "only {now} of {} hugepages could be reserved: free some memory",
@@ -38,8 +41,16 @@ impl Hugepages {
 
 impl Drop for Hugepages {
     fn drop(&mut self) {
+        let _locked = lock();
         let _ = fs::write(NR_HUGEPAGES, read_pages().saturating_sub(self.added).to_string());
     }
+}
+
+/// Scenarios that run at the same time change the machine's number one after the other, or one's pages were another's.
+fn lock() -> Option<fs::File> {
+    let file = fs::File::open(NR_HUGEPAGES).ok()?;
+    file.lock().ok()?;
+    Some(file)
 }
 
 fn read_pages() -> u64 {

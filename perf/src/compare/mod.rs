@@ -255,7 +255,7 @@ impl<'a> Bench<'a> {
                  at worst {worst:.0} %; stop what else runs on that core, or choose another with --core"
             ))
         };
-        let pairs = runner::quiet(wanted, pair, noisy)?;
+        let pairs = runner::quiet(wanted, sample::QUIET_SHARE, pair, noisy)?;
         for runner in ours.iter_mut().chain([&mut theirs]) {
             runner.paid()?;
         }

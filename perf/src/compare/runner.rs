@@ -34,7 +34,6 @@ impl Runner {
         cores: &[usize],
         mut counter: impl FnMut(&mut dyn Switch, usize) -> Result<Counter>,
     ) -> Result<Self> {
-        switch.process().favour();
         switch.settle()?;
         let mut workers = Vec::new();
         for (worker, &core) in cores.iter().enumerate() {
@@ -114,11 +113,12 @@ fn silent(switch: Contender, seconds: f64) -> Error {
     Error::Failed(format!("{switch} forwarded nothing in {seconds} s, although its output was right before"))
 }
 
-/// Takes so many rounds in all of whose samples a thread had its core. Noisy ones are taken again, up to four tries for each;
-/// what is told then are the rounds that were kept, and the smallest share seen, in percent. So are rounds in which packets were lost,
+/// Takes so many rounds in all of whose samples a thread had that share of its core. Noisy ones are taken again, up to four tries for
+/// each; what is told then are the rounds that were kept, and the smallest share seen, in percent. So are rounds in which packets were lost,
 /// for a machine that stands still loses some; but a switch that does so in more than one of them, and more than a quarter, is refused.
 pub fn quiet<T>(
     wanted: usize,
+    share: f64,
     mut take: impl FnMut(usize) -> Result<(T, Vec<Sample>)>,
     noisy: impl FnOnce(usize, f64) -> Error,
 ) -> Result<Vec<T>> {
@@ -135,7 +135,7 @@ pub fn quiet<T>(
             taken => taken?,
         };
         worst = samples.iter().map(Sample::share).fold(worst, f64::min);
-        if samples.iter().all(Sample::is_quiet) {
+        if samples.iter().all(|sample| sample.share() >= share) {
             kept.push(round);
         }
     }
@@ -168,6 +168,7 @@ pub fn check_kept(contender: Contender, job: &Job, way: Case, input: Input<'_>, 
 
 #[cfg(test)]
 mod tests {
+    use super::super::sample::QUIET_SHARE;
     use super::*;
     use crate::host::cores;
     use crate::host::process::{Placement, Process};
@@ -209,7 +210,7 @@ mod tests {
                 if lossy.contains(&turn) { Err(lost) } else { Ok((turn, Vec::new())) }
             };
             let noisy = |_, _| panic!("no sample was noisy");
-            let kept = quiet(wanted, round, noisy);
+            let kept = quiet(wanted, QUIET_SHARE, round, noisy);
             (kept.ok(), turns)
         };
         assert_eq!(take(1, &[]), (Some(vec![0]), 1));

@@ -54,10 +54,6 @@ impl Sample {
         self.made.map_or(0, |made| made.saturating_sub(self.packets + UNDER_WAY))
     }
 
-    /// Whether the thread had its core to itself.
-    pub fn is_quiet(&self) -> bool {
-        self.share() >= QUIET_SHARE
-    }
 }
 
 /// Where packets are counted: on the boards of the template devices, or else by the switch.
@@ -144,7 +140,7 @@ mod tests {
         let sample = Sample { packets: 10_000_000, made: None, cpu: 1.0, wall: 2.0 };
         assert!((sample.mpps() - 10.0).abs() < 1e-9);
         assert!((sample.cycles(2.5e9) - 250.0).abs() < 1e-9);
-        assert!(!sample.is_quiet());
+        assert!(sample.share() < QUIET_SHARE);
     }
 
     #[test]
@@ -153,11 +149,5 @@ mod tests {
         assert_eq!(sample.lost(), 0);
         assert_eq!(Sample { made: Some(1_100_000), ..sample }.lost(), 91_808);
         assert_eq!(Sample { made: None, ..sample }.lost(), 0);
-    }
-
-    #[test]
-    fn quiet_needs_its_core() {
-        assert!(Sample { packets: 1, made: None, cpu: 0.97, wall: 1.0 }.is_quiet());
-        assert!(!Sample { packets: 1, made: None, cpu: 0.969, wall: 1.0 }.is_quiet());
     }
 }

@@ -1,7 +1,7 @@
 //! A child process that dies with us, speaks over pipes, and can be frozen while another one is measured.
 //!
 //! Children are started through `setpriv --pdeathsig KILL` so that they die even when `perf` is killed, and through
-//! `setsid` and `nice` so that the forwarding thread keeps its core. It knows nothing of what the child does.
+//! `setsid`, `nice` and a word to the kernel's scheduler so that they win their cores over everything else that wants them. It knows nothing of what the child does.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,6 +18,12 @@ use crate::{Error, Result};
 
 /// How many lines of output are kept for a reader or an error message.
 const KEPT_LINES: usize = 4096;
+
+/// Where the kernel groups tasks by session, niceness counts within the session only; the group has its own.
+const GROUP: &str = "/proc/self/autogroup";
+/// The same for a child before it is what it is to be: its consoles have to win as well, or they wait for seconds beside workers.
+const WIN_CORES: &str =
+    "if [ -w /proc/self/autogroup ]; then echo -20 > /proc/self/autogroup || :; fi; exec \"$@\"";
 
 /// Where a child runs and how.
 #[derive(Debug, Clone, Copy, Default)]
@@ -72,6 +78,7 @@ impl Process {
         remedy: &'static str,
     ) -> Result<Self> {
         let mut words: Vec<&str> = vec!["setpriv", "--pdeathsig", "KILL", "setsid", "nice", "-n", "-20"];
+        words.extend(["sh", "-c", WIN_CORES, "sh"]);
         let cores = placement.cores.map(|cores| format!("{},{}", cores.housekeeping, cores.forwarding));
         if let Some(cores) = &cores {
             words.extend(["taskset", "-c", cores]);
@@ -200,11 +207,6 @@ impl Process {
         }
     }
 
-    /// Lets it win its core over everything else that wants it.
-    pub fn favour(&self) {
-        favour_group(self.pid(), &self.name);
-    }
-
     pub fn freeze(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)
     }
@@ -242,22 +244,16 @@ impl Drop for Process {
     }
 }
 
-/// Lets this process win its core, as [`Process::favour`] does for a child.
+/// Lets this process win its core, as each child does.
 pub fn favour_this() {
     let pid = std::process::id();
     if let Err(error) = run("renice", &["-n", "-20", "-p", &pid.to_string()], &[]) {
         eprintln!("cannot raise the priority of perf: {error}; it will be late more often");
     }
-    favour_group(pid, "perf");
-}
-
-/// Where the kernel groups tasks by session, niceness counts within the session only; the group has its own.
-fn favour_group(pid: u32, name: &str) {
-    let path = format!("/proc/{pid}/autogroup");
-    if std::path::Path::new(&path).exists()
-        && let Err(error) = std::fs::write(&path, "-20")
+    if std::path::Path::new(GROUP).exists()
+        && let Err(error) = std::fs::write(GROUP, "-20")
     {
-        eprintln!("cannot raise the priority of {name}: {error}; noisy samples are more likely");
+        eprintln!("cannot raise the priority of perf: {error}; noisy samples are more likely");
     }
 }
 

@@ -164,8 +164,7 @@ impl<'a> LabBench<'a> {
             vswitch: self.vswitch,
         };
         remove_sockets([&device.near, &device.far]);
-        let mut switch = peer::start(forwarder, &setup)?;
-        switch.process().favour();
+        let switch = peer::start(forwarder, &setup)?;
         let generator = Running::start(&self.lab.generator, scenario)?;
         Ok(Turn { generator, switch })
     }

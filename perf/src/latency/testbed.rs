@@ -65,7 +65,6 @@ impl LatencyTestBed {
         let mut ours = SwitchUnderTest::start(vswitch, scratch, &spec)?;
         let folder = scratch.folder("testpmd")?;
         let mut testpmd = start_testpmd(&folder, options.ports, bench.cores, &scratch::file_prefix(2))?;
-        testpmd.process.favour();
         let probes = stream("probes", 0, 1, station(1), station(2)).with_flows(FLOWS, |_, tuples| {
             tuples.src_port = Some(Range { first: 10_000, count: FLOWS });
         });

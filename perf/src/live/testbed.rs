@@ -234,7 +234,6 @@ impl SwitchUnderTest {
             ports.push(Ports::Memif);
         }
         let mut daemon = Daemon::start(&setup, &config.text())?;
-        daemon.process().favour();
         await_ports(&mut daemon, vnics + usize::from(!matches!(spec.uplink, Uplink::None)))?;
         Ok(Self {
             daemon,
