@@ -1,7 +1,7 @@
 //! Bidirectional forwarding detection as workers see it: which sessions there are, and what is handed to control of each.
 //!
 //! A worker tells packets of sessions from those of strangers, checks them and hands them on, a few of each session at a
-//! time. Control alone has the state machine (RFC 5880 section 6.8) and sends.
+//! time. Control alone has the state machine (RFC 5880 section 6.8) and says what is sent.
 
 use std::net::IpAddr;
 

@@ -53,7 +53,6 @@ impl Sample {
         const UNDER_WAY: u64 = 8192;
         self.made.map_or(0, |made| made.saturating_sub(self.packets + UNDER_WAY))
     }
-
 }
 
 /// Where packets are counted: on the boards of the template devices, or else by the switch.

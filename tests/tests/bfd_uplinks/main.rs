@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tests::frr::Bfdd;
-use tests::lab::interface_mac;
-use tests::{Family, script, traffic, wait_for};
+use tests::lab::{interface_mac, location, vpc};
+use tests::{Family, pair, script, traffic, wait_for};
 use ways::*;
 
 fn dies_behind_a_switch(family: Family) {
@@ -180,6 +180,57 @@ fn failover_bfd_follows_the_config_while_it_runs() {
     ways.daemon.restart(&ways.lab.host);
     [0, 1].into_iter().for_each(|way| ways.await_up(&bfdd, way));
     traffic::ping(&ways.near.netns, "10.0.0.2", 100, 20);
+    ways.stop(bfdd);
+}
+
+/// A long change keeps control from its turns for several detection times: no end gives up a path that forwards.
+#[test]
+fn failover_bfd_stays_up_while_control_is_busy() {
+    let family = Family::V4;
+    let ways = Ways::start(family, BFD);
+    let bfdd = Bfdd::start(&ways.lab.peer, &both_ways(family));
+    [0, 1].into_iter().for_each(|way| ways.await_up(&bfdd, way));
+    let (stream, missed) = (ways.stream(), missed(&ways));
+    await_both(&ways);
+    let before = ways.counters();
+    let few = config(family, &ways.near, &ways.far, BFD);
+    let mut many = few.clone() + &vpc("bulk", pair::VNIS[1], &["20.0.0.0/8"], "");
+    for n in 0..60_000u32 {
+        let address = std::net::Ipv4Addr::from_bits(0x1400_0000 + n).to_string();
+        many += &location(family.remote_vtep(), pair::VNIS[1], pair::MACS[2], &[&address]);
+    }
+    ways.daemon.rewrite_config(&many);
+    let start = Instant::now();
+    ways.daemon.ctl("config reload");
+    let took = start.elapsed();
+    let repeated = |counters: &tests::Counters| counters.get("fwd.bfd-repeated");
+    let after = ways.counters();
+    println!(
+        "the reload took {took:?}; {} packets were repeated meanwhile",
+        repeated(&after) - repeated(&before)
+    );
+    // Otherwise nothing was shown.
+    assert!(took > 2 * Duration::from_millis(DETECTION_MS.into()), "{took:?}");
+    assert!(repeated(&after) - repeated(&before) >= 8, "{after:?}");
+    // The other end would have told of it, after the switch had time to hear it.
+    std::thread::sleep(2 * Duration::from_millis(DETECTION_MS.into()));
+    for way in [0, 1] {
+        let (shown, theirs) = (ways.session(way), bfdd.peer(&address(family, way, 1)));
+        assert_eq!((shown["ups"].as_i64(), &theirs["status"]), (Some(1), &"up".into()), "{shown} {theirs}");
+    }
+    assert_none_lost(&ways, stream, missed);
+    let events = ways.daemon.json("show events").to_string();
+    assert!(!events.contains("\"bfd-down\""), "{events}");
+    // Who is not wanted any more is not spoken for.
+    ways.daemon.rewrite_config(&config(family, &ways.near, &ways.far, ""));
+    ways.daemon.ctl("config reload");
+    wait_for("the other end to hear why", PATIENCE, || {
+        let theirs = bfdd.peer("192.168.0.1");
+        (theirs["status"] == "down" && theirs["remote-diagnostic"] == "administratively down").then_some(())
+    });
+    let before = repeated(&ways.counters());
+    std::thread::sleep(3 * Duration::from_millis(DETECTION_MS.into()));
+    assert_eq!(repeated(&ways.counters()), before);
     ways.stop(bfdd);
 }
 

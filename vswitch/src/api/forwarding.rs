@@ -93,6 +93,7 @@ fn get_forwarding_stats(
             neighbours_answered,
             service_requests,
             bfd_packets,
+            bfd_repeated,
             probe_answers,
         } = totals.pipeline => v1::GetForwardingStatsResponse {
             mode: mode.into(),

@@ -232,6 +232,15 @@ impl Session {
         Duration::from_micros(self.tx_in_use.max(self.remote.min_rx).into())
     }
 
+    /// How soon the last packet is to be said again if the next one is late; nothing while packets are more than a sign of life, or
+    /// nobody wants any.
+    pub fn repeat_after(&self) -> Option<Duration> {
+        let is_all_said = self.poll == Poll::None && !self.owes_final && !self.is_news;
+        let is_up = self.state == State::Up && self.remote.state == State::Up;
+        let is_wanted = self.remote.min_rx != 0 && !self.remote.demand;
+        (is_all_said && is_up && is_wanted).then(|| self.longest())
+    }
+
     /// How long the peer may be silent (section 6.8.4); nothing before it was heard.
     pub fn detection_time(&self) -> Option<Duration> {
         let Remote { multiplier, min_tx, .. } = self.remote;
@@ -294,11 +303,17 @@ impl Session {
         control
     }
 
-    /// How long to wait for the next packet: three quarters of the interval to all of it, so that sessions do not fall into step,
-    /// and at most nine tenths where one late packet takes the session down (section 6.8.7).
-    fn roll(&mut self) -> Duration {
+    /// The longest wait for the next packet: an interval, or nine tenths of it where one late packet takes the session down
+    /// (section 6.8.7).
+    fn longest(&self) -> Duration {
         let interval = self.interval();
-        let longest = if self.timing.multiplier == 1 { interval * 9 / 10 } else { interval };
+        if self.timing.multiplier == 1 { interval * 9 / 10 } else { interval }
+    }
+
+    /// How long to wait for the next packet: three quarters of the interval to the longest wait, so that sessions do not fall into
+    /// step (section 6.8.7).
+    fn roll(&mut self) -> Duration {
+        let (interval, longest) = (self.interval(), self.longest());
         // What is due before the next turn is sent in this one.
         let shortest = (interval * 3 / 4 + self.granularity).min(longest);
         // Xorshift (Marsaglia 2003); what an onlooker could foresee of it is of no use to him.

@@ -49,6 +49,47 @@ fn session_in(state: State, now: Instant) -> Session {
     session
 }
 
+/// What others may say in its name while it is late is that it is up, and nothing else.
+#[test]
+fn bfd_only_a_sign_of_life_is_repeated() {
+    let now = Instant::now();
+    for state in [State::AdminDown, State::Down, State::Init] {
+        let mut session = session_in(state, now);
+        session.transmit(now);
+        assert_eq!(session.repeat_after(), None, "{state:?}");
+    }
+    let up = || {
+        let mut session = session_in(State::Up, now);
+        session.receive(&said(State::Up, Control::FINAL), now);
+        while session.transmit(now).is_some_and(|control| control.state_flags & Control::POLL != 0) {}
+        session
+    };
+    assert_eq!(up().repeat_after(), Some(ms(200)));
+    // It owes an answer; it asks; it has news.
+    let mut session = up();
+    session.receive(&said(State::Up, Control::POLL), now);
+    assert_eq!(session.repeat_after(), None);
+    assert!(session.transmit(now).is_some());
+    assert_eq!(session.repeat_after(), Some(ms(200)));
+    session.configure(timing(400, 100, 3), now);
+    assert_eq!(session.repeat_after(), None);
+    let mut session = up();
+    session.shut(now);
+    assert_eq!(session.repeat_after(), None);
+    // Nobody wants any: the peer says that it takes none, or asks for them by itself.
+    let mut quiet = said(State::Up, 0);
+    quiet.required_min_rx.set(0);
+    for unwanted in [quiet, said(State::Up, Control::DEMAND)] {
+        let mut session = up();
+        session.receive(&unwanted, now);
+        assert_eq!(session.repeat_after(), None, "{unwanted:?}");
+    }
+    // One late packet is one too many.
+    let mut session = up();
+    session.configure(timing(100, 100, 1), now);
+    assert_eq!(session.repeat_after(), Some(ms(180)));
+}
+
 const STATES: [State; 4] = [State::AdminDown, State::Down, State::Init, State::Up];
 
 #[test]

@@ -1,7 +1,8 @@
 //! Control's side of BFD: the sessions, what they send, and what becomes of paths.
 //!
 //! Everything happens in turns, [`super::TEND_EVERY_MS`] apart: what was heard is taken in first, so that a turn that comes late
-//! finds nobody silent who spoke.
+//! finds nobody silent who spoke. What a session that is up said last is left with the worker that sent it, which repeats it when
+//! the next turn is late.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,8 +15,9 @@ use serde_json::json;
 use wire::bfd::{Control, FIRST_SOURCE_PORT, MULTIHOP_PORT, PORT, State, TTL};
 use wire::build::Path;
 use wire::{MacAddr, View};
-use worker::Mode;
+use worker::{Mode, Repeat, WorkerCommand};
 
+use super::uplinks::ByUplink;
 use super::{Switch, TEND_EVERY_MS};
 use crate::bfd::{Session, Timing};
 use crate::config::Config;
@@ -34,6 +36,8 @@ pub struct BfdControl {
     sessions: BTreeMap<u16, Running>,
     /// They are over, and their peers are told so.
     leaving: Vec<(Instant, Running)>,
+    /// By place: the worker that repeats what was said last.
+    repeating: BTreeMap<u16, usize>,
     /// Those of the snapshot in force.
     known: Arc<BfdSessions>,
 }
@@ -61,6 +65,8 @@ pub struct Running {
 struct Outgoing {
     of: BfdSession,
     control: Control,
+    /// It may be repeated while the next one is late.
+    repeat_after: Option<Duration>,
 }
 
 impl BfdControl {
@@ -75,7 +81,10 @@ impl BfdControl {
         let all = self.sessions.values_mut().chain(self.leaving.iter_mut().map(|(_, running)| running));
         all.filter_map(|running| {
             let control = running.session.transmit(now)?;
-            Some(Outgoing { of: running.of, control })
+            // A question or an answer is asked or given once.
+            let is_once = control.state_flags & (Control::POLL | Control::FINAL) != 0;
+            let repeat_after = running.session.repeat_after().filter(|_| !is_once);
+            Some(Outgoing { of: running.of, control, repeat_after })
         })
         .collect()
     }
@@ -188,7 +197,29 @@ impl Switch {
         for outgoing in self.bfd.transmit(now) {
             self.send_bfd(&outgoing);
         }
+        self.hush();
         moved
+    }
+
+    /// Has workers repeat nothing of sessions that have no more than that to say.
+    fn hush(&mut self) {
+        let BfdControl { sessions, repeating, .. } = &mut self.bfd;
+        repeating.retain(|slot, worker| {
+            let session = sessions.get(slot).map(|running| &running.session);
+            let wanted = session.is_some_and(|session| session.repeat_after().is_some());
+            // A mailbox that is full is tried again in the next turn.
+            wanted || !self.pool.workers[*worker].mailbox().offer(WorkerCommand::EndRepeat(*slot))
+        });
+    }
+
+    /// Has a worker repeat nothing of this session.
+    fn end_repeat(&mut self, slot: u16) -> bool {
+        let Some(worker) = self.bfd.repeating.get(&slot) else { return true };
+        let taken = self.pool.workers[*worker].mailbox().offer(WorkerCommand::EndRepeat(slot));
+        if taken {
+            self.bfd.repeating.remove(&slot);
+        }
+        taken
     }
 
     /// Tells all peers that the sessions are over: the switch ends.
@@ -201,30 +232,52 @@ impl Switch {
         }
     }
 
-    /// Sends a packet. One that nobody would hear, or that there is no way for, is lost like any other.
-    fn send_bfd(&mut self, Outgoing { of, control }: &Outgoing) {
-        let Some(uplink) = self.topology.snapshot().uplink(of.uplink) else { return };
+    /// Sends a packet. One that nobody would hear, or that there is no way for, is lost like any other, and nothing is said in its
+    /// place.
+    fn send_bfd(&mut self, outgoing: &Outgoing) {
+        let Outgoing { of, repeat_after, .. } = outgoing;
+        let Some(by_uplink) = self.bfd_packet(outgoing) else {
+            self.end_repeat(of.slot);
+            return;
+        };
+        let ByUplink { worker, port, packet } = by_uplink;
+        let is_other = self.bfd.repeating.get(&of.slot).is_some_and(|before| *before != worker);
+        if (is_other || repeat_after.is_none()) && !self.end_repeat(of.slot) {
+            return;
+        }
+        let command = match *repeat_after {
+            Some(every) => WorkerCommand::Repeat(Repeat { number: of.slot, port, packet, every }),
+            None => WorkerCommand::Inject(port, packet),
+        };
+        // What finds the mailbox full is lost; it is sent again a little later.
+        if self.pool.workers[worker].mailbox().offer(command) && repeat_after.is_some() {
+            self.bfd.repeating.insert(of.slot, worker);
+        }
+        let running = self.bfd.sessions.get_mut(&of.slot);
+        if let Some(running) = running.filter(|running| running.of == *of) {
+            running.sent += 1;
+        }
+    }
+
+    fn bfd_packet(&mut self, Outgoing { of, control, .. }: &Outgoing) -> Option<ByUplink> {
+        let uplink = self.topology.snapshot().uplink(of.uplink)?;
         let (mac, port) = (mac_from(uplink.mac), uplink.port);
         // In another mode nothing would be heard: then nothing is said either.
         let has_link = self.ports.get(port).is_some_and(|port| port.has_link());
         if !has_link || self.mode != Mode::Overlay {
-            return;
+            return None;
         }
-        let Some(next_hop) = self.next_hop_of(of) else { return };
+        let next_hop = self.next_hop_of(of)?;
         let path = match (of.local, of.peer) {
             (IpAddr::V4(local), IpAddr::V4(peer)) => Path::v4((mac, local), (next_hop, peer)),
             (IpAddr::V6(local), IpAddr::V6(peer)) => Path::v6((mac, local), (next_hop, peer)),
-            _ => return,
+            _ => return None,
         };
         let path = Path { tos: NETWORK_CONTROL, ..path.with_ttl(TTL) };
         // One for each session, and the same all the time (RFC 5881 section 4).
         let source_port = FIRST_SOURCE_PORT + of.slot;
         let frame = path.udp(source_port, if of.multihop { MULTIHOP_PORT } else { PORT }, control.bytes());
-        self.inject(of.uplink, frame);
-        let running = self.bfd.sessions.get_mut(&of.slot);
-        if let Some(running) = running.filter(|running| running.of == *of) {
-            running.sent += 1;
-        }
+        self.by_uplink(of.uplink, frame)
     }
 
     /// The MAC address of the station that a session's packets go to: the peer, or a router on the way. It is asked for where it

@@ -6,7 +6,8 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use pipelines::snapshot::mac_from;
+use pipelines::snapshot::{PortIndex, mac_from};
+use pmd::Mbuf;
 use serde_json::json;
 use wire::MacAddr;
 use wire::build::control;
@@ -145,18 +146,31 @@ impl Switch {
     }
 
     /// Sends a frame by an uplink, in its VLAN.
-    pub(super) fn inject(&mut self, index: u16, mut frame: Vec<u8>) {
-        let Some(uplink) = self.topology.snapshot().uplink(index) else { return };
+    pub(super) fn inject(&self, index: u16, frame: Vec<u8>) {
+        let Some(ByUplink { worker, port, packet }) = self.by_uplink(index, frame) else { return };
+        // What finds the mailbox full is lost; it is sent again a little later.
+        let _ = self.pool.workers[worker].mailbox().offer(WorkerCommand::Inject(port, packet));
+    }
+
+    /// A frame as it is sent by an uplink, in its VLAN; none where nobody can, or there is no buffer.
+    pub(super) fn by_uplink(&self, index: u16, mut frame: Vec<u8>) -> Option<ByUplink> {
+        let uplink = self.topology.snapshot().uplink(index)?;
         if let Some(vlan) = uplink.vlan {
             let [high, low] = vlan.to_be_bytes();
             frame.splice(12..12, [0x81, 0x00, high, low]);
         }
-        let Some(port) = self.ports.index(&uplink.name) else { return };
-        let owner = self.ports.get(port).and_then(|port| port.tx_workers.first().copied());
-        let (Some(owner), Some(packet)) = (owner, self.mempool.alloc_from(&frame)) else { return };
-        // What finds the mailbox full is lost; it is sent again a little later.
-        let _ = self.pool.workers[owner].mailbox().offer(WorkerCommand::Inject(port, packet));
+        let port = self.ports.index(&uplink.name)?;
+        let worker = *self.ports.get(port)?.tx_workers.first()?;
+        let packet = self.mempool.alloc_from(&frame)?;
+        Some(ByUplink { worker, port, packet })
     }
+}
+
+/// A packet of control's, and who sends it where.
+pub(super) struct ByUplink {
+    pub worker: usize,
+    pub port: PortIndex,
+    pub packet: Mbuf,
 }
 
 #[cfg(test)]

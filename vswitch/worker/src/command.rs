@@ -6,6 +6,7 @@ use pipelines::hot::Hints;
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pipelines::stage::service::deliver;
 use pmd::{RxQueue, rdtsc};
+use wire::PacketBuf;
 
 use super::mailbox::{NftPage, QpCounts, QpPage, RemovedPort, WorkerCommand};
 use super::run::Worker;
@@ -31,15 +32,28 @@ impl Worker {
                 }
                 WorkerCommand::RemovePort(port, reply) => {
                     let rx = self.remove_rx(port);
+                    self.repeats.forget_port(port);
                     let tx = self.tx.remove(port).into_iter().collect();
                     let _ = reply.send(RemovedPort { rx, tx });
                 }
                 WorkerCommand::Forward(on) => self.forwarding = on,
-                WorkerCommand::Mode(mode) => self.mode = mode,
+                WorkerCommand::Mode(mode) => {
+                    self.mode = mode;
+                    self.repeats.clear();
+                }
                 WorkerCommand::Inject(port, packet) => {
                     self.stats.pipeline.originated.add(1);
                     self.tx.send_ahead(port, packet);
                 }
+                WorkerCommand::Repeat(repeat) => {
+                    let now = self.now(rdtsc());
+                    if let Some(packet) = repeat.packet.try_clone() {
+                        self.stats.pipeline.originated.add(1);
+                        self.tx.send_ahead(repeat.port, packet);
+                    }
+                    self.repeats.keep(repeat, now);
+                }
+                WorkerCommand::EndRepeat(number) => self.repeats.forget(number),
                 WorkerCommand::Deliver(vnic, packet) => {
                     let counters = &self.stats.pipeline;
                     counters.originated.add(1);

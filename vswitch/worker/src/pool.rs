@@ -21,6 +21,7 @@ use pmd::{Clock, Eal, Moment, rdtsc};
 
 use super::divider::DividerThread;
 use super::mailbox::{Handle, Mode, WorkerCommand, WorkerError, mailbox};
+use super::repeat::Repeats;
 use super::run::Worker;
 use super::rx::RxPaths;
 use super::stats::WorkerStats;
@@ -195,6 +196,7 @@ impl Pool {
                 clock,
                 began,
                 epoch,
+                repeats: Repeats::default(),
                 mode: Mode::default(),
                 forwarding: false,
                 watching: false,

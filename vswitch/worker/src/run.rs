@@ -12,6 +12,7 @@ use pmd::{Clock, Mbuf, Moment, rdtsc};
 
 use super::laps::Laps;
 use super::mailbox::{Mailbox, Mode};
+use super::repeat::Repeats;
 use super::rx::RxPaths;
 use super::stats::WorkerStats;
 use super::tx::TxPaths;
@@ -35,6 +36,8 @@ pub(super) struct Worker {
     pub(super) began: Moment,
     /// The TSC then, of the worker's core.
     pub(super) epoch: u64,
+    /// What control sent last of what must not cease.
+    pub(super) repeats: Repeats<Mbuf>,
     pub(super) mode: Mode,
     pub(super) forwarding: bool,
     pub(super) may_sleep: bool,
@@ -55,6 +58,9 @@ impl Worker {
             }
             let now = self.now(last);
             self.tx.begin(now);
+            if self.repeats.is_due(now) {
+                self.repeat(now);
+            }
             let received = if self.forwarding { self.poll(now) } else { 0 };
             let more = self.overlay.release(&self.snapshot, now, &mut self.tx);
             let taken_over = self.tx.take_over();
@@ -129,6 +135,17 @@ impl Worker {
         self.overlay.run_watched(&self.snapshot, now, port, &mut self.burst, &mut self.tx, &mut laps);
         self.tx.flush();
         laps.lap(Stage::Tx, n as u32);
+    }
+
+    /// Speaks for control, which is late.
+    #[cold]
+    fn repeat(&mut self, now: Now) {
+        let Self { repeats, tx, stats, .. } = self;
+        repeats.send(now, |port, packet| {
+            stats.pipeline.originated.add(1);
+            stats.pipeline.bfd_repeated.add(1);
+            tx.send_ahead(port, packet);
+        });
     }
 
     #[inline(always)]
