@@ -35,6 +35,18 @@ pub struct Uplink {
 }
 
 impl Uplink {
+    /// Bytes in front of the IP header of what it sends: an Ethernet header, with a tag (IEEE 802.1Q) where it is in a VLAN.
+    #[inline(always)]
+    pub const fn link_header_len(&self) -> u8 {
+        if self.vlan.is_some() { 18 } else { 14 }
+    }
+
+    /// Bytes of the longest frame that it sends, without the check sequence.
+    #[inline(always)]
+    pub const fn longest_frame(&self) -> usize {
+        self.mtu as usize + self.link_header_len() as usize
+    }
+
     /// True when the address is one of this uplink's.
     #[inline]
     pub fn owns(&self, address: IpAddr) -> bool {

@@ -16,8 +16,9 @@ use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::flow_key::FlowKey;
 use crate::miss::MissLimits;
+use crate::next_hop::HopWord;
 use crate::nft::{Bits, FlowAction, FlowVerdict, Nft, NftEntry};
-use crate::snapshot::{NO_PORT, PortIndex};
+use crate::snapshot::{NO_PORT, PortIndex, Uplink};
 use crate::vlt::{Header4, Hot, Place};
 
 /// Where a packet came from.
@@ -47,6 +48,17 @@ impl EncapInput {
             tos: meta.headers.tos,
             source_port: cx.snapshot.port_mix().port(entropy, meta.entropy_port),
             roce: meta.key.class() != 0,
+        }
+    }
+
+    /// What its tunnel header has of its own, by this way.
+    #[inline(always)]
+    pub(super) fn patch(self, cx: &Cx, uplink: &Uplink, hop: HopWord) -> Patch {
+        Patch {
+            tos: tunnel::outer_tos(&cx.snapshot.settings, self.tos),
+            source_port: self.source_port,
+            zero_checksum6: uplink.udp6_zero_checksum,
+            link: hop.link_header(uplink.source),
         }
     }
 }
@@ -339,17 +351,11 @@ pub fn to_place<P: PacketBuf, S: Sink<P>>(
             let Some((uplink, hop)) = cx.snapshot.way(tunnel.group, flow.source_port) else {
                 return Err((DropReason::NO_NEIGHBOUR, packet));
             };
-            let l2 = if uplink.vlan.is_some() { 18 } else { 14 };
-            if packet.len() + usize::from(tunnel.len) > usize::from(uplink.mtu) + l2 {
+            if packet.len() + usize::from(tunnel.len) > uplink.longest_frame() {
                 let reason = if flow.roce { DropReason::MTU_ROCE } else { DropReason::MTU_EXCEEDED };
                 return Err((reason, packet));
             }
-            let patch = Patch {
-                tos: tunnel::outer_tos(&cx.snapshot.settings, flow.tos),
-                source_port: flow.source_port,
-                zero_checksum6: uplink.udp6_zero_checksum,
-                link: hop.link_header(uplink.source),
-            };
+            let patch = flow.patch(cx, uplink, hop);
             if !tunnel::encapsulate(&mut packet, &tunnel, patch) {
                 return Err((DropReason::NO_BUFFER, packet));
             }
@@ -442,8 +448,7 @@ pub(super) fn refused<P: PacketBuf, S: Sink<P>>(
         Place::Local { vnic } => cx.snapshot.row(vnic).mtu,
         Place::Remote(tunnel) => {
             let uplink = cx.snapshot.uplink_of(tunnel.group);
-            let l2 = uplink.map_or(14, |uplink| if uplink.vlan.is_some() { 18 } else { 14 });
-            let frame = uplink.map_or(0, |uplink| usize::from(uplink.mtu) + l2);
+            let frame = uplink.map_or(0, Uplink::longest_frame);
             let around = usize::from(tunnel.len) + usize::from(burst.metas[i].headers.l3_offset);
             frame.saturating_sub(around) as u16
         }

@@ -190,30 +190,24 @@ fn whole_into_tunnel<P: PacketBuf, S: Sink<P>>(
     let Some(tso) = cx.snapshot.ports.get(usize::from(uplink.port)).and_then(|row| row.tunnel_tso) else {
         return Err(packet);
     };
-    let (tunnel_len, is_tagged) = (usize::from(tunnel.len), uplink.vlan.is_some());
-    let l2_len: u8 = if is_tagged { 18 } else { 14 };
-    let is_ipv6 = tunnel_len == tunnel::overhead(true, is_tagged);
+    let tunnel_len = usize::from(tunnel.len);
+    let is_ipv6 = tunnel_len == tunnel::overhead(true, uplink.vlan.is_some());
     // The outer lengths have 16 bits. Headers that are plain are no more than 188 bytes, those of the tunnel included: mlx5 writes up
     // to 192 into a descriptor (`MLX5_MAX_TSO_HEADER` of DPDK 22.11.11).
     let taken = frame.has_plain_headers()
         && frame.segment_size() >= MIN_DEVICE_SEGMENT
-        && frame.frame_len() + tunnel_len <= usize::from(uplink.mtu) + usize::from(l2_len)
+        && frame.frame_len() + tunnel_len <= uplink.longest_frame()
         && packet.len() + tunnel_len <= usize::from(u16::MAX)
         && packet.segments().count() <= usize::from(tso.max_segments)
         && (!is_ipv6 || tso.outer_udp_checksum || uplink.udp6_zero_checksum);
     if !taken {
         return Err(packet);
     }
-    let l3_len = if is_ipv6 { 40 } else { 20 };
+    let (l2_len, l3_len) = (uplink.link_header_len(), if is_ipv6 { 40 } else { 20 });
     let outer =
         OuterHeaders { l2_len, l3_len, ipv6: is_ipv6, udp_checksum: is_ipv6 && !uplink.udp6_zero_checksum };
-    let patch = Patch {
-        tos: tunnel::outer_tos(&cx.snapshot.settings, flow.tos),
-        source_port: flow.source_port,
-        // Where it is not to be zero, the device fills it.
-        zero_checksum6: true,
-        link: hop.link_header(uplink.source),
-    };
+    // Where the outer UDP checksum is not to be zero, the device fills it.
+    let patch = Patch { zero_checksum6: true, ..flow.patch(cx, uplink, hop) };
     if !frame.request_in_tunnel(&mut packet, outer) || !tunnel::encapsulate(&mut packet, tunnel, patch) {
         return Err(packet);
     }

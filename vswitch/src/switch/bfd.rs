@@ -15,7 +15,7 @@ use serde_json::json;
 use wire::bfd::{Control, FIRST_SOURCE_PORT, MULTIHOP_PORT, PORT, State, TTL};
 use wire::build::Path;
 use wire::{MacAddr, View};
-use worker::{Mode, Repeat, WorkerCommand};
+use worker::{Mode, Saying, WorkerCommand};
 
 use super::uplinks::ByUplink;
 use super::{Switch, TEND_EVERY_MS};
@@ -70,6 +70,13 @@ struct Outgoing {
 }
 
 impl BfdControl {
+    /// All begin anew, as they do when a switch starts: their peers were told that they are over.
+    pub fn begin_anew(&mut self) {
+        self.sessions.clear();
+        self.leaving.clear();
+        self.known = Arc::default();
+    }
+
     /// The sessions, in order of their places.
     pub fn sessions(&self) -> impl Iterator<Item = &Running> {
         self.sessions.values()
@@ -212,16 +219,6 @@ impl Switch {
         });
     }
 
-    /// Has a worker repeat nothing of this session.
-    fn end_repeat(&mut self, slot: u16) -> bool {
-        let Some(worker) = self.bfd.repeating.get(&slot) else { return true };
-        let taken = self.pool.workers[*worker].mailbox().offer(WorkerCommand::EndRepeat(slot));
-        if taken {
-            self.bfd.repeating.remove(&slot);
-        }
-        taken
-    }
-
     /// Tells all peers that the sessions are over: the switch ends.
     pub(super) fn end_bfd(&mut self) {
         let now = Instant::now();
@@ -236,26 +233,31 @@ impl Switch {
     /// place.
     fn send_bfd(&mut self, outgoing: &Outgoing) {
         let Outgoing { of, repeat_after, .. } = outgoing;
-        let Some(by_uplink) = self.bfd_packet(outgoing) else {
-            self.end_repeat(of.slot);
+        let packet = self.bfd_packet(outgoing);
+        let BfdControl { sessions, repeating, .. } = &mut self.bfd;
+        // The place of one that says farewell may be another one's by now.
+        let running = sessions.get_mut(&of.slot).filter(|running| running.of == *of);
+        let mailbox = |worker: usize| self.pool.workers[worker].mailbox();
+        let Some(ByUplink { worker, port, packet }) = packet else {
+            if let Some(worker) = repeating.get(&of.slot).filter(|_| running.is_some())
+                && mailbox(*worker).offer(WorkerCommand::EndRepeat(of.slot))
+            {
+                repeating.remove(&of.slot);
+            }
             return;
-        };
-        let ByUplink { worker, port, packet } = by_uplink;
-        let is_other = self.bfd.repeating.get(&of.slot).is_some_and(|before| *before != worker);
-        if (is_other || repeat_after.is_none()) && !self.end_repeat(of.slot) {
-            return;
-        }
-        let command = match *repeat_after {
-            Some(every) => WorkerCommand::Repeat(Repeat { number: of.slot, port, packet, every }),
-            None => WorkerCommand::Inject(port, packet),
         };
         // What finds the mailbox full is lost; it is sent again a little later.
-        if self.pool.workers[worker].mailbox().offer(command) && repeat_after.is_some() {
-            self.bfd.repeating.insert(of.slot, worker);
-        }
-        let running = self.bfd.sessions.get_mut(&of.slot);
-        if let Some(running) = running.filter(|running| running.of == *of) {
-            running.sent += 1;
+        let Some(running) = running else {
+            mailbox(worker).offer(WorkerCommand::Inject(port, packet));
+            return;
+        };
+        running.sent += 1;
+        let saying = Saying { number: of.slot, port, packet, repeat_after: *repeat_after };
+        if mailbox(worker).offer(WorkerCommand::Say(saying)) {
+            match repeat_after {
+                Some(_) => repeating.insert(of.slot, worker),
+                None => repeating.remove(&of.slot),
+            };
         }
     }
 

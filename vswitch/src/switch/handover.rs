@@ -132,6 +132,7 @@ impl Switch {
         // Nor is the file of connections this one's any more.
         self.connections.keep_again(self.topology.snapshot());
         self.ports.close_kept();
+        self.bfd.begin_anew();
         let config = self.config.clone();
         for (name, wanted) in wanted(&config) {
             self.ports.request(&self.eal, &self.pool, &self.mempool, &name, &wanted);

@@ -27,7 +27,7 @@ pub struct PortHolds {
     pub tx_rings: usize,
     /// In those that cannot be counted, at most.
     pub tx_rings_at_most: usize,
-    /// In front of its transmit queues.
+    /// In front of its transmit queues, and those of packets that are repeated.
     pub waiting: usize,
     /// In hand-over rings to the owners of those.
     pub handed_over: usize,

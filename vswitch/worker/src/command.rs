@@ -6,9 +6,8 @@ use pipelines::hot::Hints;
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pipelines::stage::service::deliver;
 use pmd::{RxQueue, rdtsc};
-use wire::PacketBuf;
 
-use super::mailbox::{NftPage, QpCounts, QpPage, RemovedPort, WorkerCommand};
+use super::mailbox::{NftPage, PortBuffers, QpCounts, QpPage, RemovedPort, WorkerCommand};
 use super::run::Worker;
 use super::rx::RxPath;
 
@@ -28,6 +27,7 @@ impl Worker {
                 WorkerCommand::AddRing(port, ring) => self.tx.add_ring(port, ring),
                 WorkerCommand::Divert(port, to) => self.tx.divert(port, to),
                 WorkerCommand::RemoveRx(port, reply) => {
+                    self.repeats.forget_port(port);
                     let _ = reply.send(RemovedPort { rx: self.remove_rx(port), tx: Vec::new() });
                 }
                 WorkerCommand::RemovePort(port, reply) => {
@@ -45,13 +45,12 @@ impl Worker {
                     self.stats.pipeline.originated.add(1);
                     self.tx.send_ahead(port, packet);
                 }
-                WorkerCommand::Repeat(repeat) => {
-                    let now = self.now(rdtsc());
-                    if let Some(packet) = repeat.packet.try_clone() {
+                WorkerCommand::Say(saying) => {
+                    let (now, port) = (self.now(rdtsc()), saying.port);
+                    if let Some(packet) = self.repeats.take(saying, now) {
                         self.stats.pipeline.originated.add(1);
-                        self.tx.send_ahead(repeat.port, packet);
+                        self.tx.send_ahead(port, packet);
                     }
-                    self.repeats.keep(repeat, now);
                 }
                 WorkerCommand::EndRepeat(number) => self.repeats.forget(number),
                 WorkerCommand::Deliver(vnic, packet) => {
@@ -90,7 +89,10 @@ impl Worker {
                     let _ = reply.send(leaves.iter().map(|leaf| dhtb.depth(*leaf)).collect());
                 }
                 WorkerCommand::Buffers(reply) => {
-                    let _ = reply.send(self.tx.buffers().chain(self.rx.buffers()).collect());
+                    let repeats = self.repeats.buffers();
+                    let repeats =
+                        repeats.map(|(port, waiting)| PortBuffers { waiting, ..PortBuffers::of(port) });
+                    let _ = reply.send(self.tx.buffers().chain(self.rx.buffers()).chain(repeats).collect());
                 }
                 WorkerCommand::NftClear => self.overlay.nft_mut().clear(),
                 WorkerCommand::Hints(queue) => self.overlay.set_hints(queue.map(Hints::new)),
@@ -122,6 +124,7 @@ impl Worker {
 
     /// Control frees the old snapshot: freeing never falls on a worker.
     fn adopt(&mut self, snapshot: Arc<Snapshot>) {
+        self.repeats.follow(&self.snapshot, &snapshot);
         let mut old = std::mem::replace(&mut self.snapshot, snapshot);
         while let Err(back) = self.mailbox.retired.push(old) {
             old = back;

@@ -19,7 +19,7 @@ use pmd::{Mbuf, RxQueue, TxQueue};
 use rules::Usage;
 
 use super::eswitch::Front;
-use super::repeat::Repeat;
+use super::repeat::Saying;
 use super::tx::{OwnQueue, Ring};
 
 /// Read by the worker in every turn, so on lines of its own: nothing else that is written is there.
@@ -123,8 +123,8 @@ pub enum WorkerCommand {
     Mode(Mode),
     /// Send a packet that control made.
     Inject(PortIndex, Mbuf),
-    /// Send a packet that control made, and again and again as long as nothing newer with its number comes.
-    Repeat(Repeat<Mbuf>),
+    /// Send a packet that control made in the place of what was repeated with its number, and repeat it if it is to be.
+    Say(Saying<Mbuf>),
     /// Repeat nothing with this number any more.
     EndRepeat(u16),
     /// Hand a packet that control made to this vNIC.

@@ -58,7 +58,7 @@ impl Worker {
             }
             let now = self.now(last);
             self.tx.begin(now);
-            if self.repeats.is_due(now) {
+            if self.forwarding && self.repeats.is_due(now) {
                 self.repeat(now);
             }
             let received = if self.forwarding { self.poll(now) } else { 0 };

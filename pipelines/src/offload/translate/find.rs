@@ -180,7 +180,7 @@ fn receiving(
         return Err(OffloadRefusal::Strict);
     }
     let header = &back.header;
-    let ip = if uplink.vlan.is_some() { 18 } else { 14 };
+    let ip = usize::from(uplink.link_header_len());
     let address = |at: usize, n: usize| -> Option<IpAddr> {
         let bytes = header.get(ip + at..ip + at + n)?;
         <[u8; 4]>::try_from(bytes)
@@ -210,8 +210,7 @@ fn fits(snapshot: &Snapshot, row: &VnicRow, place: &Place) -> Result<(), Offload
     let (longest, most) = match place {
         Place::Remote(tunnel) => {
             let uplink = snapshot.uplink_of(tunnel.group).ok_or(OffloadRefusal::Unresolved)?;
-            let l2 = if uplink.vlan.is_some() { 18 } else { 14 };
-            (usize::from(row.mtu) + 14 + tag + usize::from(tunnel.len), usize::from(uplink.mtu) + l2)
+            (usize::from(row.mtu) + 14 + tag + usize::from(tunnel.len), uplink.longest_frame())
         }
         Place::Local { vnic } => (usize::from(row.mtu), usize::from(snapshot.row(*vnic).mtu)),
         Place::Empty => return Err(OffloadRefusal::Gone),

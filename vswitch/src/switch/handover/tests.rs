@@ -1,6 +1,8 @@
 //! Whether a switch forwards, and which ports are stopped, when it has come back or taken over. DPDK runs once per process, so each test
 //! wants a process of its own.
 
+use wire::bfd::State;
+
 use super::*;
 use crate::config::Source;
 use crate::state::lock::StateLock;
@@ -56,6 +58,25 @@ fn a_switch_that_lets_go_lets_go_of_its_state_and_takes_it_again() {
     assert!(StateLock::take(&state).is_err());
     switch.stop();
     std::fs::remove_file(state.with_extension("lock")).unwrap();
+}
+
+/// Peers were told that its sessions are over; they are not when it is back.
+#[test]
+fn bfd_of_a_switch_that_comes_back_begins_anew() {
+    let mut switch = Switch::start(testing::config(
+        "[[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"192.168.0.1/30\"]\n\
+         gateway = [\"192.168.0.2\"]\nbfd = {}\n",
+    ))
+    .unwrap_or_else(|error| panic!("{error}"));
+    let states = |switch: &Switch| -> Vec<State> {
+        switch.bfd().sessions().map(|running| running.session.state()).collect()
+    };
+    assert_eq!(states(&switch), [State::Down]);
+    switch.let_go_all(&[], || {}).unwrap();
+    assert_eq!(states(&switch), [State::AdminDown]);
+    switch.come_back(true).unwrap();
+    assert_eq!(states(&switch), [State::Down], "it speaks to its peer again");
+    switch.stop();
 }
 
 /// Takes over from a switch that said this.
