@@ -38,12 +38,12 @@ impl TemplateDevice {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
-    use std::time::Duration;
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
 
     use super::*;
     use crate::compare::cases::{Case, Job, Mix, Traffic};
     use crate::compare::program::program;
-    use crate::host::process::{Placement, Process};
 
     /// What `dpdk-testpmd` prints of the first packets that a device makes for a job, one line each.
     fn received(plugin: &Path, folder: &Path, job: &Job) -> Vec<String> {
@@ -56,19 +56,29 @@ mod tests {
             std::process::id(),
             plugin.display()
         );
-        let arguments: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
-        let placement = Placement { line_buffered: true, ..Placement::default() };
-        let mut testpmd = Process::start("dpdk-testpmd", &arguments, &[], placement, "install it").unwrap();
-        testpmd.type_line("set verbose 1\nstart").unwrap();
-        let is_whole = |line: &&String| line.contains("hw ptype") && line.contains("ol_flags");
-        testpmd
-            .await_output("packets", Duration::from_secs(30), |lines| {
-                // A packet is told in several lines, the first with its addresses.
-                let text = lines.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
-                let packets: Vec<String> = text.split("src=").skip(1).map(str::to_owned).collect();
-                (packets.len() > 200).then(|| packets[..200].iter().filter(is_whole).cloned().collect())
-            })
-            .unwrap()
+        // It waits for whoever reads, so that nothing is missed.
+        let mut testpmd = Command::new("dpdk-testpmd")
+            .args(words.split_whitespace())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        testpmd.stdin.as_mut().unwrap().write_all(b"set verbose 1\nstart\n").unwrap();
+        // A packet is told in several lines, the first with its addresses; the last of these is not whole.
+        let mut text = String::new();
+        for line in BufReader::new(testpmd.stdout.take().unwrap()).lines() {
+            let line = line.unwrap();
+            text = text + &line + " ";
+            if line.contains("src=") && text.matches("src=").count() > 200 {
+                break;
+            }
+        }
+        testpmd.kill().unwrap();
+        testpmd.wait().unwrap();
+        let packets: Vec<String> = text.split("src=").skip(1).take(200).map(str::to_owned).collect();
+        assert!(packets.len() == 200 && packets.iter().all(|packet| packet.contains("hw ptype")), "{text}");
+        packets
     }
 
     /// A folder, and the driver; nothing where it cannot be built.

@@ -202,8 +202,13 @@ impl Session {
         Some(self.control(if self.poll == Poll::None { 0 } else { Control::POLL }))
     }
 
+    /// The session is known to have failed already, or not.
+    pub fn begin_failed(&mut self, failed: bool) {
+        self.is_failed = failed;
+    }
+
     /// True from when the session went down by itself, or by the peer's word, until it is up again or the peer says that somebody
-    /// wants it down. Never before it was up for the first time.
+    /// wants it down. Never before it was up for the first time, unless it [began](Self::begin_failed) so.
     pub fn is_failed(&self) -> bool {
         self.is_failed
     }

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use etcd_client::WatchRequestSender;
-use futures_util::FutureExt as _;
 use renewing::renew;
 use serde_json::json;
 use tokio::sync::broadcast;
@@ -238,9 +237,7 @@ impl Follower {
                     let arrived = Instant::now();
                     self.take_in(answer?.ok_or(StoreError::Ended)?)?;
                     // What has come, too, is one change with it.
-                    while let Some(answer) = watched.message().now_or_never() {
-                        self.take_in(answer?.ok_or(StoreError::Ended)?)?;
-                    }
+                    self.take_in_waiting(&mut watched)?;
                     self.objects_to_control().await?;
                     self.tell(arrived).await?;
                     self.publish(&store, lease).await?;
@@ -265,6 +262,12 @@ impl Follower {
                     }
                 }
                 _ = turn.tick() => {
+                    // What came while control was busy counts before anything is given up for want of it.
+                    let arrived = Instant::now();
+                    if self.take_in_waiting(&mut watched)? {
+                        self.objects_to_control().await?;
+                        self.tell(arrived).await?;
+                    }
                     self.turn().await?;
                 }
             }

@@ -110,7 +110,10 @@ pub async fn run(config: EvpnConfig, jobs: mpsc::Sender<Job>, status: Shared) {
                 Some(word) => evpn.hear(word).await,
                 None => Err(Ended),
             },
-            _ = clock.tick() => evpn.turn(Instant::now()).await,
+            _ = clock.tick() => match evpn.hear_waiting(&mut heard).await {
+                Ok(()) => evpn.turn(Instant::now()).await,
+                Err(ended) => Err(ended),
+            },
         };
         if let Err(Ended) = result {
             listening.abort();
@@ -149,6 +152,15 @@ impl Evpn {
             .ask("an event of EVPN", move |controller| controller.switch.note(kind, text, facts))
             .await
             .map(drop)
+    }
+
+    /// Takes in what has come while something else was waited for: it counts before anything is given up for want of it.
+    async fn hear_waiting(&mut self, heard: &mut mpsc::Receiver<Said>) -> Result<(), Ended> {
+        for _ in 0..WAITING {
+            let Ok(word) = heard.try_recv() else { break };
+            self.hear(word).await?;
+        }
+        Ok(())
     }
 
     async fn hear(&mut self, word: Said) -> Result<(), Ended> {

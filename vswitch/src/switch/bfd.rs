@@ -164,7 +164,13 @@ impl Switch {
             // It is back under another number: the old one has nothing to say any more.
             let ends = |of: &BfdSession| (of.uplink, of.peer, of.local, of.multihop);
             self.bfd.leaving.retain(|(_, running)| ends(&running.of) != ends(of));
-            let running = self.bfd.sessions.entry(of.slot).or_insert_with(|| Running::new(*of, timing, now));
+            let has_failed = self.topology.has_failed(of);
+            let running = self.bfd.sessions.entry(of.slot).or_insert_with(|| {
+                let mut running = Running::new(*of, timing, now);
+                // A path that was left before all began anew is left until its peer is heard.
+                running.session.begin_failed(has_failed);
+                running
+            });
             running.session.configure(timing, now);
         }
     }

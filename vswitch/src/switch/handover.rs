@@ -120,14 +120,17 @@ impl Switch {
     /// Opens the ports again that were let go, and goes on as before, when it forwarded or did not.
     ///
     /// # Errors
-    /// [`SwitchError`].
+    /// The first [`SwitchError`]. All that can be is back all the same, and the rest follows in later turns.
     pub fn come_back(&mut self, forwards: bool) -> Result<(), SwitchError> {
         // The new process may have written the state file: the next change writes all of it.
         let path = self.saved.take().map(|saver| saver.path().to_owned());
-        self.state_lock = lock::take_told(path.as_deref()).unwrap_or_else(|error| {
-            tracing::error!(%error, "the new process still has the state file; end that process, or changes may be lost");
-            None
-        });
+        // One that did not get as far as letting go has it still.
+        if self.state_lock.is_none() {
+            self.state_lock = lock::take_told(path.as_deref()).unwrap_or_else(|error| {
+                tracing::error!(%error, "the new process still has the state file; end that process, or changes may be lost");
+                None
+            });
+        }
         self.saved = path.as_deref().map(Saver::new);
         // Nor is the file of connections this one's any more.
         self.connections.keep_again(self.topology.snapshot());
@@ -135,12 +138,17 @@ impl Switch {
         self.bfd.begin_anew();
         let config = self.config.clone();
         for (name, wanted) in wanted(&config) {
-            self.ports.request(&self.eal, &self.pool, &self.mempool, &name, &wanted);
+            if self.ports.index(&name).is_none() {
+                self.ports.request(&self.eal, &self.pool, &self.mempool, &name, &wanted);
+            }
         }
-        self.await_ports(GRACE, &|_| Missing::Tolerated)?;
-        self.publish(&config, Extent::AllButLocations(&Relocation::NONE))?;
-        self.poll_fresh()?;
-        self.set_forwarding(forwards)
+        // A worker that is late with one step is no reason to leave out the others: what it missed is done when it answers again.
+        self.wants_forwarding = Some(forwards);
+        let opened = self.await_ports(GRACE, &|_| Missing::Tolerated);
+        let published = self.publish(&config, Extent::AllButLocations(&Relocation::NONE));
+        let polled = self.poll_fresh();
+        let forwarded = self.set_forwarding(forwards);
+        opened.and(published).and(polled).and(forwarded)
     }
 
     /// Everything is another process's now: nothing is saved any more.

@@ -110,6 +110,8 @@ pub struct Switch {
     tidying: tidy::Tidying,
     uplinks: uplinks::Uplinks,
     services: services::ServicesControl,
+    /// It is to receive packets, or not to, and not all workers know that yet.
+    wants_forwarding: Option<bool>,
     bfd: bfd::BfdControl,
     probing: probing::ProbeControl,
     events: EventLog,
@@ -241,6 +243,7 @@ impl Switch {
             tidying: tidy::Tidying::default(),
             uplinks: uplinks::Uplinks::default(),
             services: services::ServicesControl::default(),
+            wants_forwarding: None,
             bfd: bfd::BfdControl::default(),
             probing: probing::ProbeControl::default(),
             events: EventLog::default(),
@@ -375,6 +378,7 @@ impl Switch {
     pub fn set_forwarding(&mut self, on: bool) -> Result<(), SwitchError> {
         self.have_forwarded(|| WorkerCommand::Forward(on), on && self.mode == Mode::Overlay)?;
         self.forwarding = on;
+        self.wants_forwarding = None;
         Ok(())
     }
 

@@ -35,6 +35,7 @@ impl Switch {
     pub fn tend(&mut self, now: Instant) {
         self.tend_ports(now);
         self.tend_mode();
+        self.tend_forwarding();
         self.tend_network(now);
         self.tend_state(now);
         self.changes.tell_ports(self.ports.generation());

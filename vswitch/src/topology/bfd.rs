@@ -69,6 +69,11 @@ impl Topology {
         true
     }
 
+    /// True when a session's path is left.
+    pub fn has_failed(&self, session: &BfdSession) -> bool {
+        self.ways.has_failed(key(session))
+    }
+
     /// The stations that the packets of a session may go to, the best first: the peer, or the routers on the way there, of which those
     /// that were found dead come last.
     pub fn bfd_hops(&self, session: &BfdSession) -> Vec<NextHop> {

@@ -6,6 +6,7 @@ use std::time::Instant;
 use etcd_client::{
     EventType, KeyValue, ResponseHeader, WatchRequestSender, WatchResponse, WatchResponseStream,
 };
+use futures_util::FutureExt as _;
 use wire::Vni;
 
 use super::{Failure, Follower, Target};
@@ -135,6 +136,16 @@ impl Follower {
         self.last_watch += 1;
         self.watches.insert(self.last_watch, target);
         self.last_watch
+    }
+
+    /// Takes in what watches have said and nobody has read yet; true when there was something.
+    pub(super) fn take_in_waiting(&mut self, watched: &mut WatchResponseStream) -> Result<bool, Failure> {
+        let mut any = false;
+        while let Some(answer) = watched.message().now_or_never() {
+            self.take_in(answer?.ok_or(StoreError::Ended)?)?;
+            any = true;
+        }
+        Ok(any)
     }
 
     /// Takes in what a watch says.

@@ -79,6 +79,60 @@ fn bfd_of_a_switch_that_comes_back_begins_anew() {
     switch.stop();
 }
 
+/// A path that was left stays so until its peer is heard.
+#[test]
+fn bfd_remembers_paths_that_had_failed_when_the_switch_comes_back() {
+    let mut switch = Switch::start(testing::config(
+        "[[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"192.168.0.1/30\"]\n\
+         gateway = [\"192.168.0.2\"]\nbfd = {}\n",
+    ))
+    .unwrap_or_else(|error| panic!("{error}"));
+    let of = switch.bfd().sessions().next().unwrap().of;
+    assert!(switch.topology.set_bfd(&of, true, &mut switch.neighbours));
+    switch.let_go_all(&[], || {}).unwrap();
+    switch.come_back(true).unwrap();
+    switch.tend(Instant::now());
+    assert!(switch.topology.has_failed(&of));
+    switch.stop();
+}
+
+/// Ticks until the switch is as it was, when a worker that did not answer does so again.
+fn tend_until(switch: &mut Switch, wanted: (bool, [bool; 2])) {
+    let began = Instant::now();
+    while switch.ports.fresh().next().is_some() || state(switch) != wanted {
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", switch.is_forwarding());
+        switch.tend(Instant::now());
+        std::thread::sleep(TURN);
+    }
+}
+
+#[test]
+fn a_worker_that_does_not_answer_keeps_nobody_from_coming_back() {
+    let mut switch = Switch::start(config(true)).unwrap_or_else(|error| panic!("{error}"));
+    switch.let_go_all(&[], || {}).unwrap();
+    let nobody = testing::silence(&switch.pool);
+    assert!(switch.come_back(true).is_err());
+    drop(nobody);
+    tend_until(&mut switch, (true, [true; 2]));
+    switch.stop();
+}
+
+#[test]
+fn a_switch_that_could_not_let_go_keeps_what_it_has() {
+    let path = std::env::temp_dir().join(format!("handover-kept-{}", std::process::id()));
+    let mut switch = Switch::start(config(true)).unwrap_or_else(|error| panic!("{error}"));
+    switch.set_state_file(Some(&path), Some(StateLock::take(&path).unwrap()));
+    let nobody = testing::silence(&switch.pool);
+    assert!(switch.let_go_all(&[], || {}).is_err());
+    drop(nobody);
+    let _ = switch.come_back(true);
+    tend_until(&mut switch, (true, [true; 2]));
+    assert_eq!(switch.ports.iter().count(), 2);
+    assert!(StateLock::take(&path).is_err(), "it has the lock all the while");
+    switch.stop();
+    std::fs::remove_file(path.with_extension("lock")).unwrap();
+}
+
 /// Takes over from a switch that said this.
 fn succeed(auto_start: bool, said: Option<(bool, &[&str])>) -> (bool, [bool; 2]) {
     let mut switch =
