@@ -186,10 +186,10 @@ counters! {
     sum service_requests = "service-requests",
     /// BFD packets of sessions that were taken in for control.
     sum bfd_packets = "bfd-packets",
-    /// BFD packets that workers sent once more because control was late with the next. They are among those originated.
-    sum bfd_repeated = "bfd-repeated",
     /// Answers to path probes that were taken in for control.
     sum probe_answers = "probe-answers",
+    /// BFD packets that workers sent once more because control was late with the next. They are among those originated.
+    sum bfd_repeated = "bfd-repeated",
 }
 
 impl PipelineTotals {

@@ -93,8 +93,8 @@ fn get_forwarding_stats(
             neighbours_answered,
             service_requests,
             bfd_packets,
-            bfd_repeated,
             probe_answers,
+            bfd_repeated,
         } = totals.pipeline => v1::GetForwardingStatsResponse {
             mode: mode.into(),
             state: if switch.is_forwarding() { "forwarding" } else { "stopped" }.into(),
