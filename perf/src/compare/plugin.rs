@@ -77,7 +77,8 @@ mod tests {
         testpmd.kill().unwrap();
         testpmd.wait().unwrap();
         let packets: Vec<String> = text.split("src=").skip(1).take(200).map(str::to_owned).collect();
-        assert!(packets.len() == 200 && packets.iter().all(|packet| packet.contains("hw ptype")), "{text}");
+        let is_whole = |packet: &String| packet.contains("hw ptype") && packet.contains("ol_flags");
+        assert!(packets.len() == 200 && packets.iter().all(is_whole), "{text}");
         packets
     }
 

@@ -221,6 +221,26 @@ mod tests {
     }
 
     #[test]
+    fn quiet_needs_its_core() {
+        let sample = |cpu| Sample { packets: 1, made: None, cpu, wall: 1.0 };
+        let round = |turn: usize| Ok((turn, vec![sample(1.0), sample([0.969, 0.97][turn])]));
+        let noisy = |_, _| panic!("the second one is not noisy");
+        assert_eq!(quiet(1, QUIET_SHARE, round, noisy).ok(), Some(vec![1]));
+        let mut told = None;
+        let always = quiet(
+            2,
+            QUIET_SHARE,
+            |turn| Ok((turn, vec![sample(0.5)])),
+            |kept, worst| {
+                told = Some((kept, worst));
+                Error::Failed("noisy".into())
+            },
+        );
+        assert!(always.is_err());
+        assert_eq!(told, Some((0, 50.0)));
+    }
+
+    #[test]
     fn a_switch_that_is_steady_no_more_once_all_flows_have_come_is_refused() {
         let core = *cores::available().last().unwrap();
         // What it says when it is asked, the last answer first, and how often the counters were opened by the end.

@@ -1,7 +1,8 @@
 //! A child process that dies with us, speaks over pipes, and can be frozen while another one is measured.
 //!
 //! Children are started through `setpriv --pdeathsig KILL` so that they die even when `perf` is killed, and through
-//! `setsid`, `nice` and a word to the kernel's scheduler so that they win their cores over everything else that wants them. It knows nothing of what the child does.
+//! `setsid`, `nice` and a word to the kernel's scheduler so that they win their cores over everything else that wants them. It
+//! knows nothing of what the child does.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,9 +22,8 @@ const KEPT_LINES: usize = 4096;
 
 /// Where the kernel groups tasks by session, niceness counts within the session only; the group has its own.
 const GROUP: &str = "/proc/self/autogroup";
-/// The same for a child before it is what it is to be: its consoles have to win as well, or they wait for seconds beside workers.
-const WIN_CORES: &str =
-    "if [ -w /proc/self/autogroup ]; then echo -20 > /proc/self/autogroup || :; fi; exec \"$@\"";
+/// Has a child win its cores before it becomes what it is to be: consoles, too, for beside workers they would wait for seconds.
+const WIN_CORES: &str = "if [ -w \"$0\" ]; then echo -20 > \"$0\" || :; fi; exec \"$@\"";
 
 /// Where a child runs and how.
 #[derive(Debug, Clone, Copy, Default)]
@@ -78,7 +78,7 @@ impl Process {
         remedy: &'static str,
     ) -> Result<Self> {
         let mut words: Vec<&str> = vec!["setpriv", "--pdeathsig", "KILL", "setsid", "nice", "-n", "-20"];
-        words.extend(["sh", "-c", WIN_CORES, "sh"]);
+        words.extend(["sh", "-c", WIN_CORES, GROUP]);
         let cores = placement.cores.map(|cores| format!("{},{}", cores.housekeeping, cores.forwarding));
         if let Some(cores) = &cores {
             words.extend(["taskset", "-c", cores]);

@@ -203,8 +203,9 @@ impl Bench<'_> {
         };
         let cores = self.cores;
         let noisy = |kept, worst| {
+            let share = QUIET_SHARE * 100.0;
             Error::Failed(format!(
-                "only {kept} of {wanted} rounds were quiet: in the others a worker had less than 93 % of its core, at worst \
+                "only {kept} of {wanted} rounds were quiet: in the others a worker had less than {share:.0} % of its core, at worst \
                  {worst:.0} %; stop what else runs on cores {cores:?}"
             ))
         };

@@ -11,6 +11,7 @@ use wire::{PacketBuf, Psn};
 
 use super::forward::{self, Origin};
 use super::rcft::goes_on;
+use super::tunnel::EncapInput;
 use super::{Cx, neighbour};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
@@ -136,7 +137,7 @@ fn return_to<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, 
     }
     let place = cx.snapshot.vlt.read(location.slot.slot).place;
     let origin = Origin { vnic: NO_INDEX, direction: Direction::Out };
-    let flow = forward::EncapInput {
+    let flow = EncapInput {
         tos: meta.headers.tos,
         source_port: outer_source_port(meta.key.entropy(), meta.entropy_port),
         roce: meta.key.class() != 0,

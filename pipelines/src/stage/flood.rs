@@ -2,7 +2,8 @@
 
 use wire::PacketBuf;
 
-use super::forward::{EncapInput, Origin, to_place};
+use super::forward::{Origin, to_place};
+use super::tunnel::EncapInput;
 use super::{Cx, security, super_frame};
 use crate::Sink;
 use crate::burst::Burst;

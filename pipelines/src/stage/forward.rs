@@ -7,7 +7,7 @@ use wire::{L3, PacketBuf, View, ipv4, ipv6};
 
 use super::icmp_error::{Complaint, complain, drop_and_tell};
 use super::neighbour::send_back;
-use super::tunnel::{self, OuterTos, Patch};
+use super::tunnel::{self, EncapInput, OuterTos, Patch};
 use super::{Cx, bind, flood, reply, service, super_frame};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
@@ -16,7 +16,6 @@ use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::flow_key::FlowKey;
 use crate::miss::MissLimits;
-use crate::next_hop::HopWord;
 use crate::nft::{Bits, FlowAction, FlowVerdict, Nft, NftEntry};
 use crate::snapshot::{NO_PORT, PortIndex, Uplink};
 use crate::vlt::{Header4, Hot, Place};
@@ -28,39 +27,6 @@ pub struct Origin {
     pub vnic: u32,
     /// It came out of a tunnel and must not go back into one.
     pub direction: Direction,
-}
-
-/// What the outer header is derived from.
-#[derive(Clone, Copy, Debug)]
-pub struct EncapInput {
-    /// Inner TOS byte.
-    pub tos: u8,
-    /// Outer source port.
-    pub source_port: u16,
-    /// The packet is RoCEv2.
-    pub roce: bool,
-}
-
-impl EncapInput {
-    /// Of a packet that this stage sends; `entropy` is its flow's ([`FlowAction::entropy`]).
-    pub(super) fn of(cx: &Cx, meta: &Meta, entropy: u16) -> Self {
-        Self {
-            tos: meta.headers.tos,
-            source_port: cx.snapshot.port_mix().port(entropy, meta.entropy_port),
-            roce: meta.key.class() != 0,
-        }
-    }
-
-    /// What its tunnel header has of its own, by this way.
-    #[inline(always)]
-    pub(super) fn patch(self, cx: &Cx, uplink: &Uplink, hop: HopWord) -> Patch {
-        Patch {
-            tos: tunnel::outer_tos(&cx.snapshot.settings, self.tos),
-            source_port: self.source_port,
-            zero_checksum6: uplink.udp6_zero_checksum,
-            link: hop.link_header(uplink.source),
-        }
-    }
 }
 
 /// Counters of the common ways, added once a burst, those of a vNIC once for each run of packets to it.

@@ -15,9 +15,10 @@ use wire::{
 };
 
 use super::Cx;
-use super::forward::{EncapInput, Origin, to_place};
+use super::forward::{Origin, to_place};
 use super::neighbour::send_back;
 use super::outer::addresses;
+use super::tunnel::EncapInput;
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::decide::way_to;

@@ -9,6 +9,7 @@ use wire::{Flags, Headers, L3, MacAddr, PacketBuf, icmpv6, protocol};
 
 use super::forward::{self, Origin};
 use super::reply::{self, NeighbourMessage, Solicitation};
+use super::tunnel::EncapInput;
 use super::{Cx, service};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
@@ -105,7 +106,7 @@ fn send_into_tunnel<P: PacketBuf, S: Sink<P>>(
         return;
     }
     let origin = Origin { vnic: NO_INDEX, direction: Direction::Out };
-    let flow = forward::EncapInput { tos: 0, source_port: outer_source_port(vpc as u16, 0), roce: false };
+    let flow = EncapInput { tos: 0, source_port: outer_source_port(vpc as u16, 0), roce: false };
     if let Err((reason, _)) = forward::to_place(cx, sink, packet, place, origin, flow) {
         cx.counters.drop(reason);
     }

@@ -10,9 +10,9 @@ use wire::parse::parse_into;
 use wire::segment::{Segmentation, SuperFrame};
 use wire::{ChecksumState, Headers, OuterHeaders, PacketBuf, TxRequest, View, ipv4};
 
-use super::forward::{self, EncapInput, Origin, Refused};
+use super::forward::{self, Origin, Refused};
 use super::parse::{Completed, complete_checksum};
-use super::tunnel::{self, Patch};
+use super::tunnel::{self, EncapInput, Patch};
 use super::{Cx, bind};
 use crate::Sink;
 use crate::burst::Burst;

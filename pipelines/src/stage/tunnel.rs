@@ -8,8 +8,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::{Ecn, PacketBuf, Vni, checksum, protocol};
 
-use crate::next_hop::LinkHeader;
-use crate::snapshot::{DscpPolicy, Settings};
+use super::Cx;
+use crate::burst::Meta;
+use crate::next_hop::{HopWord, LinkHeader};
+use crate::snapshot::{DscpPolicy, Settings, Uplink};
 use crate::vlt::{Header4, TEMPLATE_BYTES, Tunnel};
 
 /// Bytes of UDP and VxLAN.
@@ -99,6 +101,39 @@ pub fn template(spec: &TemplateSpec) -> Tunnel {
     put(&[0x08, 0, 0, 0]);
     put(&(spec.vni.get() << 8).to_be_bytes());
     Tunnel { group: spec.group, len: at as u8, vtep: spec.vtep, header }
+}
+
+/// What the outer header is derived from.
+#[derive(Clone, Copy, Debug)]
+pub struct EncapInput {
+    /// Inner TOS byte.
+    pub tos: u8,
+    /// Outer source port.
+    pub source_port: u16,
+    /// The packet is RoCEv2.
+    pub roce: bool,
+}
+
+impl EncapInput {
+    /// Of a packet that is forwarded; `entropy` is its flow's ([`FlowAction::entropy`](crate::nft::FlowAction::entropy)).
+    pub(super) fn of(cx: &Cx, meta: &Meta, entropy: u16) -> Self {
+        Self {
+            tos: meta.headers.tos,
+            source_port: cx.snapshot.port_mix().port(entropy, meta.entropy_port),
+            roce: meta.key.class() != 0,
+        }
+    }
+
+    /// What its tunnel header has of its own, by this way.
+    #[inline(always)]
+    pub(super) fn patch(self, cx: &Cx, uplink: &Uplink, hop: HopWord) -> Patch {
+        Patch {
+            tos: outer_tos(&cx.snapshot.settings, self.tos),
+            source_port: self.source_port,
+            zero_checksum6: uplink.udp6_zero_checksum,
+            link: hop.link_header(uplink.source),
+        }
+    }
 }
 
 /// What changes from packet to packet.

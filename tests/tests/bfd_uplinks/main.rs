@@ -193,8 +193,8 @@ fn failover_bfd_stays_up_while_control_is_busy() {
     let (stream, missed) = (ways.stream(), missed(&ways));
     await_both(&ways);
     let before = ways.counters();
-    let few = config(family, &ways.near, &ways.far, BFD);
-    let mut many = few.clone() + &vpc("bulk", pair::VNIS[1], &["20.0.0.0/8"], "");
+    let mut many =
+        config(family, &ways.near, &ways.far, BFD) + &vpc("bulk", pair::VNIS[1], &["20.0.0.0/8"], "");
     for n in 0..60_000u32 {
         let address = std::net::Ipv4Addr::from_bits(0x1400_0000 + n).to_string();
         many += &location(family.remote_vtep(), pair::VNIS[1], pair::MACS[2], &[&address]);

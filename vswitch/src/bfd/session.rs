@@ -190,11 +190,9 @@ impl Session {
             self.is_news = false;
             return Some(self.control(Control::FINAL));
         }
-        let demanded = self.remote.demand && self.state == State::Up && self.remote.state == State::Up;
-        let silent = self.remote.min_rx == 0 || demanded && self.poll == Poll::None;
         // One that waited for the next turn would be late.
         let is_due = self.is_news || self.next.is_none_or(|next| now + self.granularity > next);
-        if silent || !is_due {
+        if self.is_silent() || !is_due {
             return None;
         }
         self.is_news = false;
@@ -241,9 +239,7 @@ impl Session {
     /// nobody wants any.
     pub fn repeat_after(&self) -> Option<Duration> {
         let is_all_said = self.poll == Poll::None && !self.owes_final && !self.is_news;
-        let is_up = self.state == State::Up && self.remote.state == State::Up;
-        let is_wanted = self.remote.min_rx != 0 && !self.remote.demand;
-        (is_all_said && is_up && is_wanted).then(|| self.longest())
+        (is_all_said && self.is_up_at_both_ends() && !self.is_silent()).then(|| self.longest())
     }
 
     /// How long the peer may be silent (section 6.8.4); nothing before it was heard.
@@ -306,6 +302,16 @@ impl Session {
         control.desired_min_tx.set(self.desired_min_tx);
         control.required_min_rx.set(self.required_min_rx);
         control
+    }
+
+    fn is_up_at_both_ends(&self) -> bool {
+        self.state == State::Up && self.remote.state == State::Up
+    }
+
+    /// True while the peer takes no packets but answers (section 6.8.7).
+    fn is_silent(&self) -> bool {
+        let demanded = self.remote.demand && self.is_up_at_both_ends();
+        self.remote.min_rx == 0 || demanded && self.poll == Poll::None
     }
 
     /// The longest wait for the next packet: an interval, or nine tenths of it where one late packet takes the session down

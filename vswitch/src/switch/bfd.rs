@@ -15,7 +15,7 @@ use serde_json::json;
 use wire::bfd::{Control, FIRST_SOURCE_PORT, MULTIHOP_PORT, PORT, State, TTL};
 use wire::build::Path;
 use wire::{MacAddr, View};
-use worker::{Mode, Saying, WorkerCommand};
+use worker::{BfdPacket, Mode, WorkerCommand};
 
 use super::uplinks::ByUplink;
 use super::{Switch, TEND_EVERY_MS};
@@ -210,18 +210,18 @@ impl Switch {
         for outgoing in self.bfd.transmit(now) {
             self.send_bfd(&outgoing);
         }
-        self.hush();
+        // Those that are gone, or whose packets are more than a sign of life now.
+        self.end_repeats(|_, session| session.is_none_or(|session| session.repeat_after().is_none()));
         moved
     }
 
-    /// Has workers repeat nothing of sessions that have no more than that to say.
-    fn hush(&mut self) {
+    /// Has workers repeat nothing any more of some sessions, which are told by their places and what is there now.
+    fn end_repeats(&mut self, ends: impl Fn(u16, Option<&Session>) -> bool) {
         let BfdControl { sessions, repeating, .. } = &mut self.bfd;
         repeating.retain(|slot, worker| {
-            let session = sessions.get(slot).map(|running| &running.session);
-            let wanted = session.is_some_and(|session| session.repeat_after().is_some());
-            // A mailbox that is full is tried again in the next turn.
-            wanted || !self.pool.workers[*worker].mailbox().offer(WorkerCommand::EndRepeat(*slot))
+            let ends = ends(*slot, sessions.get(slot).map(|running| &running.session));
+            // A mailbox that is full is tried again when the session has something to say.
+            !(ends && self.pool.workers[*worker].mailbox().offer(WorkerCommand::EndBfdRepeat(*slot)))
         });
     }
 
@@ -239,27 +239,22 @@ impl Switch {
     /// place.
     fn send_bfd(&mut self, outgoing: &Outgoing) {
         let Outgoing { of, repeat_after, .. } = outgoing;
-        let packet = self.bfd_packet(outgoing);
-        let BfdControl { sessions, repeating, .. } = &mut self.bfd;
-        // The place of one that says farewell may be another one's by now.
-        let running = sessions.get_mut(&of.slot).filter(|running| running.of == *of);
-        let mailbox = |worker: usize| self.pool.workers[worker].mailbox();
-        let Some(ByUplink { worker, port, packet }) = packet else {
-            if let Some(worker) = repeating.get(&of.slot).filter(|_| running.is_some())
-                && mailbox(*worker).offer(WorkerCommand::EndRepeat(of.slot))
-            {
-                repeating.remove(&of.slot);
-            }
+        let Some(ByUplink { worker, port, packet }) = self.bfd_packet(outgoing) else {
+            let is_its_own = self.bfd.sessions.get(&of.slot).is_some_and(|running| running.of == *of);
+            self.end_repeats(|slot, _| is_its_own && slot == of.slot);
             return;
         };
+        let BfdControl { sessions, repeating, .. } = &mut self.bfd;
+        let mailbox = self.pool.workers[worker].mailbox();
         // What finds the mailbox full is lost; it is sent again a little later.
-        let Some(running) = running else {
-            mailbox(worker).offer(WorkerCommand::Inject(port, packet));
+        let Some(running) = sessions.get_mut(&of.slot).filter(|running| running.of == *of) else {
+            // The place of one that says farewell may be another one's by now.
+            mailbox.offer(WorkerCommand::Inject(port, packet));
             return;
         };
         running.sent += 1;
-        let saying = Saying { number: of.slot, port, packet, repeat_after: *repeat_after };
-        if mailbox(worker).offer(WorkerCommand::Say(saying)) {
+        let packet = BfdPacket { slot: of.slot, port, packet, repeat_after: *repeat_after };
+        if mailbox.offer(WorkerCommand::Bfd(packet)) {
             match repeat_after {
                 Some(_) => repeating.insert(of.slot, worker),
                 None => repeating.remove(&of.slot),

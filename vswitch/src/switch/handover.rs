@@ -143,7 +143,6 @@ impl Switch {
             }
         }
         // A worker that is late with one step is no reason to leave out the others: what it missed is done when it answers again.
-        self.wants_forwarding = Some(forwards);
         let opened = self.await_ports(GRACE, &|_| Missing::Tolerated);
         let published = self.publish(&config, Extent::AllButLocations(&Relocation::NONE));
         let polled = self.poll_fresh();

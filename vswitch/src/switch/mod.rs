@@ -374,8 +374,9 @@ impl Switch {
     /// Receives packets, or stops to.
     ///
     /// # Errors
-    /// [`SwitchError::Worker`].
+    /// [`SwitchError::Worker`]; what was asked for last holds when the worker answers again.
     pub fn set_forwarding(&mut self, on: bool) -> Result<(), SwitchError> {
+        self.wants_forwarding = Some(on);
         self.have_forwarded(|| WorkerCommand::Forward(on), on && self.mode == Mode::Overlay)?;
         self.forwarding = on;
         self.wants_forwarding = None;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | drivers | descriptors of their rings, for each queue ([`held_by_driver`]) |
 //! | what waits for ports | a bound for each port, and one for all ports of a worker ([`tx::WORKER_ROOM`]) |
+//! | BFD | a packet of each session |
 //! | workers | their caches of free buffers, and bursts that they have in hand |
 //! | what waits for tokens | a tenth of all, and 256 for each worker at least |
 
@@ -28,7 +29,7 @@ const SHAPED: std::ops::RangeInclusive<u64> = 256..=16_384;
 pub struct BufferNeed {
     /// In rings of drivers.
     pub rings: u64,
-    /// In front of transmit queues and in hand-over rings.
+    /// In front of transmit queues, in hand-over rings, and those of packets that are repeated.
     pub waiting: u64,
     /// In caches of workers.
     pub caches: u64,
@@ -82,11 +83,13 @@ impl BufferNeed {
             true => SUPER_FRAME.div_ceil(u64::from(buffers::room(config)) - u64::from(HEADROOM)),
             false => 1,
         };
+        // Of each the last packet is kept.
+        let sessions: usize = config.uplinks.iter().map(|uplink| uplink.bfd_sessions().len()).sum();
         // Control has a cache, too.
         let caches = (workers + 1) * u64::from(cache(workers as usize, u32::MAX)) / 2 * 3;
         let need = Self {
             rings,
-            waiting: waiting.min(workers * tx::WORKER_ROOM as u64),
+            waiting: waiting.min(workers * tx::WORKER_ROOM as u64) + sessions as u64,
             caches,
             bursts: workers * BURSTS * u64::from(config.workers.burst) * of_packet,
             shaped: 0,

@@ -45,14 +45,14 @@ impl Worker {
                     self.stats.pipeline.originated.add(1);
                     self.tx.send_ahead(port, packet);
                 }
-                WorkerCommand::Say(saying) => {
-                    let (now, port) = (self.now(rdtsc()), saying.port);
-                    if let Some(packet) = self.repeats.take(saying, now) {
+                WorkerCommand::Bfd(packet) => {
+                    let (now, port) = (self.now(rdtsc()), packet.port);
+                    if let Some(packet) = self.repeats.take(packet, now) {
                         self.stats.pipeline.originated.add(1);
                         self.tx.send_ahead(port, packet);
                     }
                 }
-                WorkerCommand::EndRepeat(number) => self.repeats.forget(number),
+                WorkerCommand::EndBfdRepeat(slot) => self.repeats.forget(slot),
                 WorkerCommand::Deliver(vnic, packet) => {
                     let counters = &self.stats.pipeline;
                     counters.originated.add(1);

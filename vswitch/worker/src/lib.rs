@@ -24,7 +24,7 @@ pub mod watchdog;
 
 pub use mailbox::{Mode, RemovedPort, WorkerCommand};
 pub use pool::{Pool, WorkerSpec};
-pub use repeat::Saying;
+pub use repeat::BfdPacket;
 pub use stats::WorkerStats;
 
 /// Most ports of a switch. Of those that are devices of DPDK there are fewer: as many as it was built for (`RTE_MAX_ETHPORTS`, 32 in

@@ -19,7 +19,7 @@ use pmd::{Mbuf, RxQueue, TxQueue};
 use rules::Usage;
 
 use super::eswitch::Front;
-use super::repeat::Saying;
+use super::repeat::BfdPacket;
 use super::tx::{OwnQueue, Ring};
 
 /// Read by the worker in every turn, so on lines of its own: nothing else that is written is there.
@@ -123,10 +123,10 @@ pub enum WorkerCommand {
     Mode(Mode),
     /// Send a packet that control made.
     Inject(PortIndex, Mbuf),
-    /// Send a packet that control made in the place of what was repeated with its number, and repeat it if it is to be.
-    Say(Saying<Mbuf>),
-    /// Repeat nothing with this number any more.
-    EndRepeat(u16),
+    /// Send a packet of a BFD session in the place of what was repeated of it, and repeat it if it is to be.
+    Bfd(BfdPacket<Mbuf>),
+    /// Repeat nothing of the session in this place any more.
+    EndBfdRepeat(u16),
     /// Hand a packet that control made to this vNIC.
     Deliver(u32, Mbuf),
     /// Show part of the NFT, from this slot on, so many entries.

@@ -1,4 +1,4 @@
-//! Packets that a worker goes on sending while control is busy with something long.
+//! Packets of BFD sessions that a worker goes on sending while control is busy with something long.
 //!
 //! Control sends the packets of BFD sessions in its turns, and one of them may take seconds: a reload of a hundred thousand locations
 //! does. Peers would take this host for dead although it forwards all the while. So control leaves each packet that only says that
@@ -14,28 +14,28 @@ use wire::PacketBuf;
 /// not come back at all.
 const LONGEST: Duration = Duration::from_secs(60);
 /// Between two packets that a worker sends: so much of the interval in parts of a hundred, varied so that sessions do not fall into step
-/// (RFC 5880 section 6.8.7 asks for 75 to 100, and to 90 of what is [a tenth shorter](Saying::repeat_after) already).
+/// (RFC 5880 section 6.8.7 asks for 75 to 100, and to 90 of what is [a tenth shorter](BfdPacket::repeat_after) already).
 const JITTER: std::ops::Range<u64> = 84..100;
 /// No packet follows another sooner, in the same parts.
 const SOONEST: u64 = 75;
 
-/// What control says, and how long there may be nothing newer.
+/// A packet of a BFD session, and how long there may be nothing newer.
 #[derive(Debug)]
-pub struct Saying<P> {
-    /// What it is the last word of: another one with this number takes its place.
-    pub number: u16,
+pub struct BfdPacket<P> {
+    /// The session's place, in which one packet at most is repeated: the last.
+    pub slot: u16,
     /// Where it is sent.
     pub port: PortIndex,
     /// The packet.
     pub packet: P,
-    /// When it is said again, from now; never, when it is to be said once.
+    /// When it is sent again, from now; never, when it is to be sent once.
     pub repeat_after: Option<Duration>,
 }
 
 /// A packet that is sent again.
 #[derive(Debug)]
 struct Repeat<P> {
-    number: u16,
+    slot: u16,
     port: PortIndex,
     packet: P,
     every_ns: u64,
@@ -66,11 +66,11 @@ impl<P: PacketBuf> Repeats<P> {
         now.ns >= self.due_ns
     }
 
-    /// Takes in what control says, in the place of what is there with its number; the packet to send now, which is none when the
-    /// worker has just said the same: then it follows in time.
-    pub(super) fn take(&mut self, saying: Saying<P>, now: Now) -> Option<P> {
-        let Saying { number, port, packet, repeat_after } = saying;
-        let before = self.kept.iter().position(|repeat| repeat.number == number);
+    /// Takes in a packet of control's, in the place of the last one of its session; the packet to send now, which is none when the
+    /// worker has just sent one in control's name: then it follows in time.
+    pub(super) fn take(&mut self, packet: BfdPacket<P>, now: Now) -> Option<P> {
+        let BfdPacket { slot, port, packet, repeat_after } = packet;
+        let before = self.kept.iter().position(|repeat| repeat.slot == slot);
         let before = before.map(|at| self.kept.swap_remove(at));
         let Some(every) = repeat_after else {
             self.renew();
@@ -83,14 +83,14 @@ impl<P: PacketBuf> Repeats<P> {
         let now_sent = if sent_ns.is_none() { packet.try_clone() } else { None };
         let due_ns = sent_ns.unwrap_or(now.ns).saturating_add(every_ns);
         let end_ns = now.ns.saturating_add(nanos(LONGEST));
-        self.kept.push(Repeat { number, port, packet, every_ns, sent_ns, due_ns, end_ns });
+        self.kept.push(Repeat { slot, port, packet, every_ns, sent_ns, due_ns, end_ns });
         self.renew();
         now_sent
     }
 
-    /// Sends nothing with this number any more.
-    pub(super) fn forget(&mut self, number: u16) {
-        self.retain(|repeat| repeat.number != number);
+    /// Sends nothing of the session in this place any more.
+    pub(super) fn forget(&mut self, slot: u16) {
+        self.retain(|repeat| repeat.slot != slot);
     }
 
     /// Sends nothing to this port any more.
@@ -164,9 +164,9 @@ mod tests {
 
     const EVERY: u64 = 100;
 
-    fn saying(number: u16, port: PortIndex, byte: u8) -> Saying<HeapBuf> {
+    fn packet(slot: u16, port: PortIndex, byte: u8) -> BfdPacket<HeapBuf> {
         let repeat_after = Some(Duration::from_millis(EVERY));
-        Saying { number, port, packet: HeapBuf::new(&[byte; 60]), repeat_after }
+        BfdPacket { slot, port, packet: HeapBuf::new(&[byte; 60]), repeat_after }
     }
 
     fn at(ms: u64) -> Now {
@@ -192,7 +192,7 @@ mod tests {
         // Control that comes in time is all that is heard.
         for turn in 0..10u8 {
             let from = 90 * u64::from(turn);
-            assert!(repeats.take(saying(7, 3, turn), at(from)).is_some());
+            assert!(repeats.take(packet(7, 3, turn), at(from)).is_some());
             assert_eq!(sent(&mut repeats, from..from + 90), []);
         }
         // Then it is busy: its last word is repeated, never sooner nor later than a session may.
@@ -205,22 +205,22 @@ mod tests {
         // It is back right after a packet: its word follows in time.
         let last = *times.last().unwrap();
         let mut repeats = Repeats::default();
-        assert!(repeats.take(saying(7, 3, 1), at(last - EVERY - 1)).is_some());
+        assert!(repeats.take(packet(7, 3, 1), at(last - EVERY - 1)).is_some());
         assert_eq!(sent(&mut repeats, last - EVERY..last + 1), [(last, 3, 1)]);
-        assert!(repeats.take(saying(7, 4, 42), at(last + 10)).is_none());
+        assert!(repeats.take(packet(7, 4, 42), at(last + 10)).is_none());
         let said = sent(&mut repeats, last + 10..last + 102);
         assert!(matches!(said[..], [(ms, 4, 42)] if (99..102).contains(&(ms - last))), "{said:?}");
         // What is news is said at once, and once.
-        let news = Saying { repeat_after: None, ..saying(7, 4, 43) };
+        let news = BfdPacket { repeat_after: None, ..packet(7, 4, 43) };
         assert!(repeats.take(news, at(last + 102)).is_some());
         assert_eq!(sent(&mut repeats, last + 102..last + 1000), []);
     }
 
     #[test]
-    fn repeat_ends_by_its_number_its_port_and_its_time() {
+    fn repeat_ends_by_its_session_its_port_and_its_time() {
         let mut repeats = Repeats::default();
-        for (number, port) in [(1, 1), (2, 1), (3, 2), (4, 2)] {
-            assert!(repeats.take(saying(number, port, number as u8), at(0)).is_some());
+        for (slot, port) in [(1, 1), (2, 1), (3, 2), (4, 2)] {
+            assert!(repeats.take(packet(slot, port, slot as u8), at(0)).is_some());
         }
         assert_eq!(repeats.buffers().filter(|held| *held == (2, 1)).count(), 2);
         repeats.forget(3);
@@ -233,7 +233,7 @@ mod tests {
         let last = rest.last().unwrap().0;
         assert!((59_890..60_000).contains(&last), "the last at {last} ms");
         assert!(!repeats.is_due(at(1 << 40)), "nothing is left");
-        assert!(repeats.take(saying(5, 1, 5), at(200_000)).is_some());
+        assert!(repeats.take(packet(5, 1, 5), at(200_000)).is_some());
         repeats.clear();
         assert_eq!(sent(&mut repeats, 200_000..200_500), []);
     }
@@ -269,8 +269,8 @@ mod tests {
             [(Some(5), 9, true), (Some(6), 9, false), (None, 9, false), (Some(5), 8, false)]
         {
             let mut repeats = Repeats::default();
-            for number in [1, 2] {
-                assert!(repeats.take(saying(number, number, 0), at(0)).is_some());
+            for slot in [1, 2] {
+                assert!(repeats.take(packet(slot, slot, 0), at(0)).is_some());
             }
             repeats.follow(&snapshot(Some(5), 9), &snapshot(vlan, mac));
             let ports: Vec<PortIndex> = repeats.buffers().map(|(port, _)| port).collect();

@@ -60,14 +60,14 @@ fn a_switch_that_lets_go_lets_go_of_its_state_and_takes_it_again() {
     std::fs::remove_file(state.with_extension("lock")).unwrap();
 }
 
+/// A switch with a BFD session.
+const WITH_BFD: &str = "[[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"192.168.0.1/30\"]\n\
+                        gateway = [\"192.168.0.2\"]\nbfd = {}\n";
+
 /// Peers were told that its sessions are over; they are not when it is back.
 #[test]
 fn bfd_of_a_switch_that_comes_back_begins_anew() {
-    let mut switch = Switch::start(testing::config(
-        "[[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"192.168.0.1/30\"]\n\
-         gateway = [\"192.168.0.2\"]\nbfd = {}\n",
-    ))
-    .unwrap_or_else(|error| panic!("{error}"));
+    let mut switch = testing::start(WITH_BFD);
     let states = |switch: &Switch| -> Vec<State> {
         switch.bfd().sessions().map(|running| running.session.state()).collect()
     };
@@ -82,11 +82,7 @@ fn bfd_of_a_switch_that_comes_back_begins_anew() {
 /// A path that was left stays so until its peer is heard.
 #[test]
 fn bfd_remembers_paths_that_had_failed_when_the_switch_comes_back() {
-    let mut switch = Switch::start(testing::config(
-        "[[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"192.168.0.1/30\"]\n\
-         gateway = [\"192.168.0.2\"]\nbfd = {}\n",
-    ))
-    .unwrap_or_else(|error| panic!("{error}"));
+    let mut switch = testing::start(WITH_BFD);
     let of = switch.bfd().sessions().next().unwrap().of;
     assert!(switch.topology.set_bfd(&of, true, &mut switch.neighbours));
     switch.let_go_all(&[], || {}).unwrap();
@@ -114,6 +110,22 @@ fn a_worker_that_does_not_answer_keeps_nobody_from_coming_back() {
     assert!(switch.come_back(true).is_err());
     drop(nobody);
     tend_until(&mut switch, (true, [true; 2]));
+    switch.stop();
+}
+
+/// What an operator asks for meanwhile counts.
+#[test]
+fn a_switch_that_is_stopped_before_it_is_back_stays_so() {
+    let mut switch = Switch::start(config(true)).unwrap_or_else(|error| panic!("{error}"));
+    switch.let_go_all(&[], || {}).unwrap();
+    let nobody = testing::silence(&switch.pool);
+    assert!(switch.come_back(true).is_err() && switch.set_forwarding(false).is_err());
+    drop(nobody);
+    tend_until(&mut switch, (false, [true; 2]));
+    for _ in 0..10 {
+        switch.tend(Instant::now());
+    }
+    assert!(!switch.is_forwarding());
     switch.stop();
 }
 
