@@ -17,8 +17,33 @@ use super::bucket::{BitsPerSec, Stamp};
 use super::token_cache::take;
 use super::tree::{Leaf, Tree};
 
-/// What a reading brings is taken over no more than this, however old the reading before is.
+/// What a reading brings is taken over no more than this, and what came in more than this before it is forgiven, however old the reading
+/// before is.
 const OWED_MOST_NS: u64 = 1_000_000_000;
+
+/// What a reading of a device's counters says of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HardwareWork {
+    /// Bytes as they are paid for.
+    pub bytes: u64,
+    /// Nanoseconds in which they came, until now.
+    pub over_ns: u64,
+    /// Nanoseconds between the reading before and this one: more than they should be where control had something else to do.
+    pub unread_ns: u64,
+}
+
+impl HardwareWork {
+    /// Bytes that are to be paid. Of a long time in which nobody read counters, the tokens are gone that would have paid for it, for
+    /// buckets hold no more than a burst: what came in all but the last of it nobody has to send less for now.
+    fn payable(&self) -> u64 {
+        let forgiven_ns = self.unread_ns.saturating_sub(OWED_MOST_NS).min(self.over_ns);
+        if forgiven_ns == 0 {
+            return self.bytes;
+        }
+        let paid_ns = u128::from(self.over_ns - forgiven_ns);
+        u64::try_from(u128::from(self.bytes) * paid_ns / u128::from(self.over_ns)).unwrap_or(self.bytes)
+    }
+}
 
 /// What a class does in hardware. Control adds, the division takes.
 #[derive(Debug, FromZeros)]
@@ -42,16 +67,16 @@ impl HardwareUse {
 }
 
 impl Tree {
-    /// Debits a class for traffic that did not pass here (a NIC's counters), and that took `over_ns` until now. It is taken
-    /// from the buckets by the division, in as much time; of a class without a limit it is counted at once.
-    pub fn debit(&self, leaf: Leaf, bytes: u64, over_ns: u64, now_ns: u64) {
+    /// Debits a class for traffic that did not pass here (a NIC's counters). It is taken from the buckets by the division, in as much
+    /// time as it came in, but no more than a second; of a class without a limit it is counted at once.
+    pub fn debit(&self, leaf: Leaf, work: HardwareWork, now_ns: u64) {
         if !self.is_limited(leaf) {
-            return take(self, leaf, bytes, Stamp::from_ns(now_ns));
+            return take(self, leaf, work.bytes, Stamp::from_ns(now_ns));
         }
-        let until_ns = now_ns + over_ns.min(OWED_MOST_NS);
+        let until_ns = now_ns + work.over_ns.min(OWED_MOST_NS);
         let hardware = self.hardware(leaf);
         hardware.owed_until_ns.fetch_max(until_ns, Relaxed);
-        hardware.owed.fetch_add(bytes, Relaxed);
+        hardware.owed.fetch_add(work.payable(), Relaxed);
         self.has_hardware_until(leaf, until_ns);
     }
 

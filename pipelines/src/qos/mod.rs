@@ -19,6 +19,7 @@ mod tree;
 
 pub use bucket::BitsPerSec;
 pub use divider::{Divider, EPOCH_NS};
+pub use hardware::HardwareWork;
 pub use node::{LeafRates, NodeLimits, NodeView};
 pub use queue::{Depth, Full};
 pub use token_cache::{QUANTUM_MAX, RedProfile, TokenDecision, TrafficKind};

@@ -5,7 +5,7 @@ use pipelines::offload::arrival::{FlowOrigin, flow_of};
 use pipelines::offload::manager::{FlowSample, Manager, Policy};
 use pipelines::offload::sim::{Eswitch, EswitchConfig, Fate};
 use pipelines::offload::translate::{EntropySource, FlowSelector};
-use pipelines::qos::{Class, Leaf, NodeLimits};
+use pipelines::qos::{Class, HardwareWork, Leaf, NodeLimits};
 use pipelines::{Direction, Now};
 
 use rules::ArrivalCount;
@@ -97,7 +97,8 @@ impl Lab {
         for debit in debits {
             self.debited = [self.debited[0] + debit.packets, self.debited[1] + debit.bytes];
             let bytes = debit.bytes + debit.packets * overhead;
-            tables.tree.debit(debit.leaf.unwrap(), bytes, debit.over_ns, now_ns);
+            let work = HardwareWork { bytes, over_ns: debit.over_ns, unread_ns: debit.over_ns };
+            tables.tree.debit(debit.leaf.unwrap(), work, now_ns);
         }
         (0..100).for_each(|_| self.millisecond());
     }

@@ -11,7 +11,7 @@
 
 mod ways;
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 use tests::frr::Bfdd;
@@ -183,6 +183,58 @@ fn failover_bfd_follows_the_config_while_it_runs() {
     ways.stop(bfdd);
 }
 
+/// A config that takes the switch long to go over to: with 60,000 locations more.
+fn long(ways: &Ways, bfd: &str) -> String {
+    let family = ways.lab.family();
+    let mut many =
+        config(family, &ways.near, &ways.far, bfd) + &vpc("bulk", pair::VNIS[1], &["20.0.0.0/8"], "");
+    for n in 0..60_000u32 {
+        let address = std::net::Ipv4Addr::from_bits(0x1400_0000 + n).to_string();
+        many += &location(family.remote_vtep(), pair::VNIS[1], pair::MACS[2], &[&address]);
+    }
+    many
+}
+
+/// A link that is lost while a long change is read, compared or saved is given up before that is done.
+#[test]
+fn failover_of_a_link_waits_for_no_long_change() {
+    let ways = Ways::start_beside_others(Family::V4, "");
+    let stream = ways.stream();
+    await_both(&ways);
+    ways.daemon.rewrite_config(&long(&ways, ""));
+    let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+    let start = now();
+    let (cut, done) = std::thread::scope(|scope| {
+        let reload = scope.spawn(|| {
+            ways.daemon.ctl("config reload");
+            now()
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        let cut = now();
+        ways.fabric.ip("link set f1 down");
+        (cut, reload.join().unwrap())
+    });
+    let events = ways.daemon.json("show events");
+    let lost = |row: &&Value| row["event"] == "uplink-down" && row["facts"]["uplink"] == "up1";
+    let lost = events["events"].as_array().unwrap().iter().find(lost).unwrap_or_else(|| panic!("{events}"));
+    let noticed = lost["time-ms"].as_f64().unwrap() / 1000.0;
+    let flows = stream.stop();
+    let longest = flows.iter().map(|flow| flow.1).max().unwrap() * EVERY_MS;
+    println!(
+        "the reload took {:.3} s, the link went {:.3} s after its start and was given up {:.3} s after that; {longest} ms of a flow were lost",
+        done - start,
+        cut - start,
+        noticed - cut
+    );
+    // Before, both took until the change was done.
+    let half = (done - cut) / 2.0;
+    assert!(
+        noticed - cut < half && f64::from(longest) < half * 1000.0,
+        "{start} {cut} {noticed} {done} {flows:?}"
+    );
+    ways.daemon.stop();
+}
+
 /// A long change keeps control from its turns for several detection times: no end gives up a path that forwards.
 #[test]
 fn failover_bfd_stays_up_while_control_is_busy() {
@@ -193,13 +245,7 @@ fn failover_bfd_stays_up_while_control_is_busy() {
     let (stream, missed) = (ways.stream(), missed(&ways));
     await_both(&ways);
     let before = ways.counters();
-    let mut many =
-        config(family, &ways.near, &ways.far, BFD) + &vpc("bulk", pair::VNIS[1], &["20.0.0.0/8"], "");
-    for n in 0..60_000u32 {
-        let address = std::net::Ipv4Addr::from_bits(0x1400_0000 + n).to_string();
-        many += &location(family.remote_vtep(), pair::VNIS[1], pair::MACS[2], &[&address]);
-    }
-    ways.daemon.rewrite_config(&many);
+    ways.daemon.rewrite_config(&long(&ways, BFD));
     let start = Instant::now();
     ways.daemon.ctl("config reload");
     let took = start.elapsed();

@@ -13,7 +13,7 @@ use super::service::service;
 use crate::config::{Config, Source, others};
 use crate::controller::Controller;
 use crate::state::files::read_text;
-use crate::switch::SwitchError;
+use crate::switch::{Switch, SwitchError};
 
 service! { Configuration {
     asks get_config(GetConfigRequest) -> GetConfigResponse: "reading the config",
@@ -77,9 +77,13 @@ fn source(path: &str) -> Result<Source, Problems> {
     })
 }
 
-/// Does something with a config file. Comparing files of ten thousand vNICs takes some hundred MiB for a moment.
-fn with_file<T>(path: &str, work: impl FnOnce(Source) -> Result<T, Problems>) -> Result<T, Problems> {
-    let result = source(path).and_then(work);
+/// Has the switch do something with a config file. Comparing files of ten thousand vNICs takes some hundred MiB for a moment.
+fn with_file<T>(
+    switch: &mut Switch,
+    path: &str,
+    work: impl FnOnce(&mut Switch, Source) -> Result<T, SwitchError>,
+) -> Result<T, Problems> {
+    let result = switch.beside(|| source(path)).and_then(|file| Ok(work(switch, file)?));
     pmd::process::trim_heap();
     result
 }
@@ -88,12 +92,13 @@ fn load_config(
     controller: &mut Controller,
     request: v1::LoadConfigRequest,
 ) -> Result<v1::LoadConfigResponse, Problems> {
-    with_file(&request.file, |file| {
-        let loaded = controller.switch.load_file(file);
+    let config_file = &mut controller.config_file;
+    with_file(&mut controller.switch, &request.file, |switch, file| {
+        let loaded = switch.load_file(file);
         if loaded.as_ref().err().is_none_or(SwitchError::is_in_force) {
-            controller.config_file = Some(request.file.clone().into());
+            *config_file = Some(request.file.clone().into());
         }
-        Ok(loaded?)
+        loaded
     })?;
     Ok(v1::LoadConfigResponse { revision: controller.switch.changes().revision() })
 }
@@ -107,7 +112,7 @@ fn reload_config(
         return Err(Problem::new(Code::FailedPrecondition, "", message.into()).into());
     };
     let file = path.display().to_string();
-    with_file(&file, |file| Ok(controller.switch.reload_file(file)?))?;
+    with_file(&mut controller.switch, &file, Switch::reload_file)?;
     // With the file, which names them, though they may be new where it says what it said.
     if let Some(Err(error)) = controller.keys.as_ref().map(|keys| keys.read_again()) {
         let message = format!("{error}; the config was read again, and the keys of before hold");
@@ -131,7 +136,8 @@ fn diff_config(
     controller: &mut Controller,
     request: v1::DiffConfigRequest,
 ) -> Result<v1::DiffConfigResponse, Problems> {
-    let change = with_file(&request.file, |file| Ok(controller.switch.difference_of_reload(&file)?))?;
+    let compare = |switch: &mut Switch, file| switch.difference_of_reload(&file);
+    let change = with_file(&mut controller.switch, &request.file, compare)?;
     let part = |section: &str, id: Option<String>| v1::ConfigPart { section: section.to_owned(), id };
     Ok(v1::DiffConfigResponse {
         gone: change.gone().map(|(section, id)| part(section, Some(id.to_owned()))).collect(),

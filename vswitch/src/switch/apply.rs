@@ -56,6 +56,7 @@ impl Switch {
     ) -> Result<(), SwitchError> {
         let old = Restorable { config: self.config.clone(), locations: self.topology.all_locations() };
         self.check(difference)?;
+        self.tend_paths();
         self.refuse_fixed(new)?;
         self.rdma.learn(&difference.new)?;
         rdma::quotas(&difference.new, &self.rdma)?;
@@ -93,6 +94,7 @@ impl Switch {
             self.ports.restore_mtus(&resized);
             return Err(error);
         }
+        self.tend_paths();
         self.ports.settle_mtus(&resized);
         self.ports.want_taps(&difference.old, &want);
         self.baseline.forget(plan.gone(), difference.gone().into_iter().map(|name| name.as_str()));

@@ -112,10 +112,14 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless [it is in force](SwitchError::is_in_force).
     pub fn load_file(&mut self, file: Source) -> Result<(), SwitchError> {
-        let mut left_out = Vec::new();
         let (overlap, owners) = self.owners_with(&file)?;
-        let yields = |config: &mut Config| left_out = give_way(config, &owners);
-        let config = others::load(&self.config(), &file, &owners, &overlap, yields)?;
+        let running = self.config();
+        let (config, left_out) = self.beside(|| {
+            let mut left_out = Vec::new();
+            let yields = |config: &mut Config| left_out = give_way(config, &owners);
+            let loaded = others::load(&running, &file, &owners, &overlap, yields);
+            loaded.map(|config| (config, left_out))
+        })?;
         self.withdrawing(|switch| switch.go_over_to_file(config, file, owners, &left_out))
     }
 
@@ -153,19 +157,27 @@ impl Switch {
     ///
     /// # Errors
     /// [`SwitchError`] where the file and what was made at run time do not go together.
-    pub fn difference_of_reload(&self, file: &Source) -> Result<Change, SwitchError> {
+    pub fn difference_of_reload(&mut self, file: &Source) -> Result<Change, SwitchError> {
         let running = self.config();
         let (merged, ..) = self.merged(&running, file)?;
         Ok(Change::between(&running, &merged)?)
     }
 
     /// What a reload of a file makes of the running config, who owns what then, and what of other hosts' is left out.
-    fn merged(&self, running: &Config, file: &Source) -> Result<(Config, Owners, Vec<String>), SwitchError> {
-        let mut left_out = Vec::new();
+    fn merged(
+        &mut self,
+        running: &Config,
+        file: &Source,
+    ) -> Result<(Config, Owners, Vec<String>), SwitchError> {
         let (overlap, owners) = self.owners_with(file)?;
-        let yields = |config: &mut Config| left_out = give_way(config, &owners);
-        let merged = merge(running, self.file.as_deref(), file, Occasion::Reload, &overlap, yields)?;
-        Ok((merged, owners, left_out))
+        let before = self.file.clone();
+        let (config, left_out) = self.beside(|| {
+            let mut left_out = Vec::new();
+            let yields = |config: &mut Config| left_out = give_way(config, &owners);
+            let merged = merge(running, before.as_deref(), file, Occasion::Reload, &overlap, yields);
+            merged.map(|config| (config, left_out))
+        })?;
+        Ok((config, owners, left_out))
     }
 
     fn go_over_to_file(

@@ -137,6 +137,12 @@ impl Switch {
         self.ports.close_kept();
         self.bfd.begin_anew();
         let config = self.config.clone();
+        // The places of the ports that went are free when no snapshot names them any more. A worker that is late learns it from the next.
+        if !self.pool.has_silent()
+            && let Err(error) = self.publish(&config, Extent::AllButLocations(&Relocation::NONE))
+        {
+            tracing::warn!(%error, "workers do not know yet that ports are gone");
+        }
         for (name, wanted) in wanted(&config) {
             if self.ports.index(&name).is_none() {
                 self.ports.request(&self.eal, &self.pool, &self.mempool, &name, &wanted);

@@ -16,6 +16,7 @@ pub mod services;
 
 pub mod ahead;
 mod apply;
+mod beside;
 pub mod changes;
 mod concerned;
 mod edit;

@@ -1,6 +1,7 @@
 //! What was changed at run time is saved: the answer to a change comes when the disk has it. What other hosts say is saved later, by the
 //! way ([`crate::state::later`]).
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -105,15 +106,21 @@ impl Switch {
     /// # Errors
     /// [`SwitchError::NotSaved`].
     pub(super) fn save_whole(&mut self) -> Result<(), SwitchError> {
-        if self.saved.is_none() {
-            return Ok(());
-        }
-        let text = self.config().to_toml().map(|text| with_file(text, self.file.as_deref(), &self.owners));
-        let Some(saver) = &mut self.saved else { return Ok(()) };
-        let saved = text.map_err(SwitchError::from).and_then(|text| {
-            let file = saver.path().display().to_string();
-            saver.write(&text).map_err(|source| SwitchError::File { file, source })
+        let Some(mut saver) = self.saved.take() else { return Ok(()) };
+        let (config, file, owners) = (self.config(), self.file.clone(), self.owners.clone());
+        let saved = self.beside(|| {
+            let save = AssertUnwindSafe(|| {
+                let text = with_file(config.to_toml()?, file.as_deref(), &owners);
+                let file = saver.path().display().to_string();
+                saver.write(&text).map_err(|source| SwitchError::File { file, source })
+            });
+            catch_unwind(save)
         });
+        if saved.is_err() {
+            saver.fall_behind();
+        }
+        self.saved = Some(saver);
+        let saved = saved.unwrap_or_else(|panic| resume_unwind(panic));
         match saved {
             Ok(()) => {
                 self.later.clear();

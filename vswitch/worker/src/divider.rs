@@ -65,7 +65,7 @@ mod tests {
     use std::time::Instant;
 
     use pipelines::Direction;
-    use pipelines::qos::{Class, NodeLimits, Tree, TreeSize};
+    use pipelines::qos::{Class, HardwareWork, NodeLimits, Tree, TreeSize};
 
     use super::*;
 
@@ -83,7 +83,8 @@ mod tests {
         let share = || tree.view(tree.leaf_node(leaf), start.elapsed().as_nanos() as u64).share;
         while share() == 0 {
             assert!(start.elapsed() < Duration::from_secs(60), "no share");
-            tree.debit(leaf, 10_000, 1_000_000, start.elapsed().as_nanos() as u64);
+            let work = HardwareWork { bytes: 10_000, over_ns: 1_000_000, unread_ns: 1_000_000 };
+            tree.debit(leaf, work, start.elapsed().as_nanos() as u64);
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(share() <= 1_000_000_000, "{}", share());

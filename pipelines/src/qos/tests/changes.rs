@@ -34,7 +34,7 @@ fn dhtb_what_is_owed_at_a_low_rate_is_paid_at_a_raised_one() {
     sim.senders = vec![Sender::new(0, Class::Tcp, Manner::Greedy)];
     sim.run(20);
     sim.vnic(0, 0, ceil(MBIT));
-    sim.tree.debit(sim.tree.leaf(Direction::Out, 0, Class::Tcp), 10_000_000, 0, sim.now_ns);
+    sim.tree.debit(sim.tree.leaf(Direction::Out, 0, Class::Tcp), at_once(10_000_000), sim.now_ns);
     sim.run(200);
     sim.vnic(0, 0, ceil(GBIT));
     sim.run(90);
@@ -46,7 +46,7 @@ fn dhtb_what_is_owed_at_a_low_rate_is_paid_at_a_raised_one() {
 fn dhtb_nothing_is_owed_after_a_time_without_a_limit() {
     let mut sim = Sim::new(1, 8);
     sim.vnic(0, 0, ceil(MBIT));
-    sim.tree.debit(sim.tree.leaf(Direction::Out, 0, Class::Tcp), 10_000_000, 0, sim.now_ns);
+    sim.tree.debit(sim.tree.leaf(Direction::Out, 0, Class::Tcp), at_once(10_000_000), sim.now_ns);
     sim.run(5);
     sim.vnic(0, 0, NodeLimits::FREE);
     sim.run(5);

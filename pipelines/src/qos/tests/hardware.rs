@@ -23,7 +23,8 @@ fn neighbours() -> (Sim, Leaf) {
 
 /// What control says after a turn of counters, of a class that did so much in hardware since the one before.
 fn sync(sim: &Sim, leaf: Leaf, rate: u64, expected: u64) {
-    sim.tree.debit(leaf, rate / 8 * SYNC_NS / 1_000_000_000, SYNC_NS, sim.now_ns);
+    let bytes = rate / 8 * SYNC_NS / 1_000_000_000;
+    sim.tree.debit(leaf, HardwareWork { bytes, over_ns: SYNC_NS, unread_ns: SYNC_NS }, sim.now_ns);
     sim.tree.expect(leaf, expected, sim.now_ns + 2 * SYNC_NS);
 }
 
@@ -38,7 +39,9 @@ fn dhtb_debits_from_outside_count() {
         let mut rates = Vec::new();
         for _ in 0..500 / every_ms {
             // 600 Mbit/s in hardware.
-            sim.tree.debit(leaf, 75_000 * every_ms, every_ms * 1_000_000, sim.now_ns);
+            let every_ns = every_ms * 1_000_000;
+            let work = HardwareWork { bytes: 75_000 * every_ms, over_ns: every_ns, unread_ns: every_ns };
+            sim.tree.debit(leaf, work, sim.now_ns);
             rates.push(sim.run(every_ms)[0]);
         }
         // The first ones begin with what was saved up.
@@ -109,4 +112,30 @@ fn dhtb_what_hardware_leaves_is_lent() {
     sim.tree.forget(1);
     near(sim.run(SYNC_MS)[0], 1e9, 2.0);
     assert_eq!(sim.tree.view(sim.tree.leaf_node(leaf), sim.now_ns).drawn, 0);
+}
+
+/// Control that had something else to do for five seconds asks nobody to pay for all of them at once: a vNIC at its ceiling in hardware
+/// sends at it in software a second later, and its neighbour on the link has what it had.
+#[test]
+fn dhtb_a_long_time_without_readings_is_not_paid_in_one_piece() {
+    const STALL_MS: u64 = 5_000;
+    let (mut sim, leaf) = neighbours();
+    sim.vnic(1, 1, ceil(400 * MBIT));
+    sim.senders[1].manner = Manner::Silent;
+    for _ in 0..5 {
+        sync(&sim, leaf, 400 * MBIT, u64::MAX);
+        sim.run(SYNC_MS);
+    }
+    sim.run(STALL_MS - SYNC_MS);
+    let unread_ns = STALL_MS * 1_000_000;
+    let bytes = 400 * MBIT / 8 * STALL_MS / 1000;
+    sim.tree.debit(leaf, HardwareWork { bytes, over_ns: unread_ns, unread_ns }, sim.now_ns);
+    sim.senders[1].manner = Manner::Greedy;
+    sim.run(1_200);
+    near(sim.run(500)[1], 400e6, 5.0);
+    // A device that is slow to tell is no such time: what it hid is paid.
+    let hidden = HardwareWork { bytes, over_ns: unread_ns, unread_ns: SYNC_NS };
+    sim.tree.debit(leaf, hidden, sim.now_ns);
+    sim.run(1_200);
+    assert!(sim.run(500)[1] < 1e6);
 }

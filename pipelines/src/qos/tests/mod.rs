@@ -19,6 +19,10 @@ fn ceil(rate: u64) -> NodeLimits {
     NodeLimits { ceil: rate, ..NodeLimits::FREE }
 }
 
+fn at_once(bytes: u64) -> HardwareWork {
+    HardwareWork { bytes, over_ns: 0, unread_ns: 0 }
+}
+
 fn weight(weight: u32) -> NodeLimits {
     NodeLimits { weight, ..NodeLimits::FREE }
 }

@@ -113,6 +113,21 @@ fn a_worker_that_does_not_answer_keeps_nobody_from_coming_back() {
     switch.stop();
 }
 
+/// With more than half as many ports as there can be, there would be no places for them otherwise.
+#[test]
+fn ports_that_come_back_have_the_places_that_they_had() {
+    let mut switch = Switch::start(config(true)).unwrap_or_else(|error| panic!("{error}"));
+    let places = |switch: &Switch| -> std::collections::BTreeSet<_> {
+        switch.ports.iter().map(|(index, _)| index).collect()
+    };
+    let before = places(&switch);
+    switch.let_go_all(&[], || {}).unwrap();
+    switch.come_back(true).unwrap();
+    tend_until(&mut switch, (true, [true; 2]));
+    assert_eq!(places(&switch), before);
+    switch.stop();
+}
+
 /// What an operator asks for meanwhile counts.
 #[test]
 fn a_switch_that_is_stopped_before_it_is_back_stays_so() {

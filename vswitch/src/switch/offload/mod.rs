@@ -27,6 +27,7 @@ use pipelines::hot::queue_pair;
 use pipelines::offload::manager::{Debit, Manager, ManagerCounters, Pin, Rate, States, Status, Why};
 use pipelines::offload::sim;
 use pipelines::offload::translate::{FlowSelector, Tables, TranslateOptions};
+use pipelines::qos::HardwareWork;
 use pipelines::security::stays_in_hardware;
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::PortId;
@@ -70,6 +71,8 @@ pub struct OffloadControl {
     manager: Manager,
     watch: FlowWatch,
     last_sync_ns: u64,
+    /// When it was paid last for what hardware did.
+    booked_ns: u64,
     last_audit_ns: u64,
     /// An audit is under way.
     is_auditing: bool,
@@ -115,6 +118,7 @@ impl OffloadControl {
             manager,
             watch: FlowWatch::default(),
             last_sync_ns: 0,
+            booked_ns: 0,
             last_audit_ns: 0,
             is_auditing: false,
             kept: 0,
@@ -276,6 +280,8 @@ impl OffloadControl {
     /// Has everybody pay and count what hardware did.
     fn book(&mut self, pool: &Pool, snapshot: &Snapshot, debits: &[Debit]) -> Result<(), WorkerError> {
         let now_ns = pool.now().ns;
+        let unread_ns = now_ns.saturating_sub(self.booked_ns);
+        self.booked_ns = now_ns;
         let mut done: HashMap<FlowSelector, Usage> = HashMap::new();
         let turn_ns = nanos(self.config.sync_every);
         for &Debit { selector, packets, bytes, leaf, over_ns } in debits {
@@ -285,8 +291,12 @@ impl OffloadControl {
             if let Some(leaf) = leaf {
                 let overhead = u64::from(snapshot.settings.red.overhead);
                 let overheads = packets.saturating_mul(overhead);
-                let over_ns = over_ns.max(turn_ns);
-                pool.tree.debit(leaf, bytes.saturating_add(overheads), over_ns, now_ns);
+                let work = HardwareWork {
+                    bytes: bytes.saturating_add(overheads),
+                    over_ns: over_ns.max(turn_ns),
+                    unread_ns,
+                };
+                pool.tree.debit(leaf, work, now_ns);
             }
         }
         self.watch.account(pool, &done.into_iter().collect::<Vec<_>>())

@@ -4,7 +4,7 @@ use super::*;
 use crate::topology::Topology;
 use crate::topology::testing::Names;
 use crate::topology::underlay::Neighbours;
-use pipelines::qos::TreeSize;
+use pipelines::qos::{HardwareWork, TreeSize};
 
 struct Lab {
     topology: Topology,
@@ -160,7 +160,8 @@ fn dhtb_rates_are_measured_over_whole_seconds() {
     }
     assert_eq!(lab.control.rate(node), None);
     let tree = &lab.control.tree;
-    tree.debit(tree.leaf(Direction::Out, lab.index("v"), Class::Tcp), 3_000_000, 0, 1_950_000_000);
+    let work = HardwareWork { bytes: 3_000_000, over_ns: 0, unread_ns: 0 };
+    tree.debit(tree.leaf(Direction::Out, lab.index("v"), Class::Tcp), work, 1_950_000_000);
     pipelines::qos::Divider::new(tree.clone()).tick(1_960_000_000);
     lab.control.tend(2_500_000_000);
     // 24 Mbit in one and a half seconds.

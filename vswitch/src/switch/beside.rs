@@ -1,0 +1,43 @@
+//! Work on whole configs, and what must not wait for it: flows on a path that is lost. Files are read, compared and saved beside control;
+//! what they say goes into the tables in one piece, which takes some tenths of a second with 60,000 locations.
+
+use std::panic::resume_unwind;
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::{RecvTimeoutError, bounded};
+
+use super::{Switch, TEND_EVERY_MS};
+
+impl Switch {
+    /// Has something done that needs nothing of the switch, on a thread of its own, and follows links and paths until it is done.
+    pub(crate) fn beside<T: Send>(&mut self, mut work: impl FnMut() -> T + Send) -> T {
+        let (ends, end) = bounded::<()>(0);
+        let done = std::thread::scope(|scope| {
+            let work = &mut work;
+            let body = move || {
+                // Dropped when the work has ended, in whatever way.
+                let _ends = ends;
+                work()
+            };
+            let thread = Builder::new().name("whole-config".into()).spawn_scoped(scope, body).ok()?;
+            while end.recv_timeout(Duration::from_millis(TEND_EVERY_MS)) == Err(RecvTimeoutError::Timeout) {
+                self.tend_paths();
+            }
+            Some(thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        });
+        // Without room for a thread it is done here.
+        done.unwrap_or_else(work)
+    }
+
+    /// Follows links and paths that come and go, and nothing else: between the steps of a long change, for which flows on a path that is
+    /// lost would have to wait.
+    pub(super) fn tend_paths(&mut self) {
+        let now = Instant::now();
+        self.ports.tend(&self.pool);
+        let moved = self.tend_bfd(now);
+        if self.tend_uplinks(now) || moved {
+            self.offload.follow(&self.pool, self.topology.snapshot());
+        }
+    }
+}
