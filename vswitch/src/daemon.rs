@@ -94,7 +94,9 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         let tables = predecessor.freeze()?;
         let (config, owners) = restored(options.config)?;
         config.validate()?;
-        predecessor.take(switch.inherit_interfaces(&tables), || switch.forget_beside())?;
+        predecessor.take(switch.interfaces_beside(), || switch.forget_beside())?;
+        // Not before: one that ends without having taken over must leave to the old one what that has done to its interfaces.
+        switch.inherit_interfaces(&tables);
         // It has let go of the state, too.
         let lock = state::lock::take_told(state_file.as_deref())?;
         switch.succeed(config, &tables, &api.socket)?;

@@ -84,7 +84,7 @@ fn with_file<T>(
     work: impl FnOnce(&mut Switch, Source) -> Result<T, SwitchError>,
 ) -> Result<T, Problems> {
     let result = switch.beside(|| source(path)).and_then(|file| Ok(work(switch, file)?));
-    pmd::process::trim_heap();
+    switch.trim_soon();
     result
 }
 

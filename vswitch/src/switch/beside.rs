@@ -30,6 +30,18 @@ impl Switch {
         done.unwrap_or_else(work)
     }
 
+    /// Has the kernel given back what such work has freed, when workers have let go of what it replaced.
+    pub(crate) fn trim_soon(&mut self) {
+        self.trims = true;
+    }
+
+    /// Does that, once workers had a turn of control to let go in.
+    pub(super) fn tend_heap(&mut self) {
+        if std::mem::take(&mut self.trims) {
+            pmd::process::trim_heap();
+        }
+    }
+
     /// Follows links and paths that come and go, and nothing else: between the steps of a long change, for which flows on a path that is
     /// lost would have to wait.
     pub(super) fn tend_paths(&mut self) {

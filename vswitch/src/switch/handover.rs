@@ -189,20 +189,23 @@ impl Switch {
         asked.into_iter().for_each(|ticket| self.ports.cancel_ahead(ticket));
     }
 
-    /// The interfaces of the ports that are open beside another process. What that has done to them, these ports undo.
-    pub fn inherit_interfaces(&mut self, tables: &Tables) -> Vec<String> {
+    /// The interfaces of the ports that are open beside another process.
+    pub fn interfaces_beside(&mut self) -> Vec<String> {
+        let ports = self.ahead.beside().values();
+        ports.filter_map(|ready| shared_interface(&ready.wanted.spec)).map(str::to_owned).collect()
+    }
+
+    /// What the other process has done to those interfaces, these ports undo from now on.
+    pub fn inherit_interfaces(&mut self, tables: &Tables) {
         let rows = tables.chunks().iter().filter_map(|chunk| match chunk {
             Chunk::Interfaces(rows) => Some(rows),
             _ => None,
         });
         let undo: Vec<&Undo> = rows.flatten().collect();
-        let mut inherited = Vec::new();
         for ready in self.ahead.beside().values_mut() {
             let Some(iface) = shared_interface(&ready.wanted.spec) else { continue };
             undo.iter().filter(|undo| undo.iface() == iface).for_each(|undo| ready.cleanup.inherit(undo));
-            inherited.push(iface.to_owned());
         }
-        inherited
     }
 
     /// Forgets what has come on ports beside another process, which has forwarded it.

@@ -118,6 +118,8 @@ pub struct Switch {
     events: EventLog,
     /// When the network was last tended.
     tended: Instant,
+    /// Much memory was freed, or is about to be.
+    trims: bool,
     /// When interfaces were last looked for.
     looked: Instant,
     /// When link-local addresses were last learned.
@@ -249,6 +251,7 @@ impl Switch {
             probing: probing::ProbeControl::default(),
             events: EventLog::default(),
             tended: Instant::now(),
+            trims: false,
             looked: Instant::now(),
             learned: Instant::now(),
             floated: Instant::now(),

@@ -80,7 +80,6 @@ impl Switch {
         }
         self.forget_ended(&ended);
         self.tend_services(now);
-        self.tend_queue_pairs();
         self.qos.tend(self.pool.now().ns);
         self.ports.tend(&self.pool);
         moved |= self.tend_bfd(now);
@@ -97,6 +96,8 @@ impl Switch {
         }
         let result = self.offload.tend(&self.pool, self.topology.snapshot());
         self.tell_late();
+        // With what hardware has done of them: after a long change none is taken for one that is silent.
+        self.tend_queue_pairs();
         let stood = std::mem::replace(&mut self.offload_stands, result.is_err());
         if let (Err(error), false) = (result, stood) {
             tracing::error!(%error, "offload stands still");
@@ -110,6 +111,7 @@ impl Switch {
         for worker in &self.pool.workers {
             worker.mailbox().free_retired();
         }
+        self.tend_heap();
         self.learn_addresses(now);
     }
 
