@@ -83,7 +83,12 @@ fn with_file<T>(
     path: &str,
     work: impl FnOnce(&mut Switch, Source) -> Result<T, SwitchError>,
 ) -> Result<T, Problems> {
-    let result = switch.beside(|| source(path)).and_then(|file| Ok(work(switch, file)?));
+    let read = switch.beside(|| {
+        // What control has freed, this thread cannot use.
+        pmd::process::trim_heap();
+        source(path)
+    });
+    let result = read.and_then(|file| Ok(work(switch, file)?));
     switch.trim_soon();
     result
 }
