@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use imbl::OrdMap;
 use pipelines::snapshot::Vnic;
@@ -15,7 +15,7 @@ use serde_json::json;
 use super::concerned::{Concerned, Turnover};
 use super::pool_size::{BufferNeed, Shortage};
 use super::ports::WantedPort;
-use super::{Missing, PortChanges, Switch, SwitchError, TEND_EVERY_MS, ports, start};
+use super::{Missing, PortChanges, Switch, SwitchError, ports, start};
 use crate::config::objects::location_id;
 use crate::config::{Config, Difference, KeptLocations, LocationConfig, Name, VnicConfig, VnicPort};
 use crate::rdma;
@@ -56,7 +56,7 @@ impl Switch {
     ) -> Result<(), SwitchError> {
         let old = Restorable { config: self.config.clone(), locations: self.topology.all_locations() };
         self.check(difference)?;
-        self.tend_paths();
+        self.tend_if_due();
         self.refuse_fixed(new)?;
         self.rdma.learn(&difference.new)?;
         rdma::quotas(&difference.new, &self.rdma)?;
@@ -94,7 +94,6 @@ impl Switch {
             self.ports.restore_mtus(&resized);
             return Err(error);
         }
-        self.tend_paths();
         self.ports.settle_mtus(&resized);
         self.ports.want_taps(&difference.old, &want);
         self.baseline.forget(plan.gone(), difference.gone().into_iter().map(|name| name.as_str()));
@@ -260,11 +259,7 @@ impl Switch {
         self.offload.forget_gone(&before, &snapshot);
         self.rcft.follow(&before, &snapshot, self.pool.now(), &mut self.events);
         self.tidying.follow(&before, &snapshot, self.pool.workers.len());
-        // A string of changes must not keep what else there is to do waiting.
-        let now = Instant::now();
-        if now.saturating_duration_since(self.tended) >= Duration::from_millis(TEND_EVERY_MS) {
-            self.tend_network(now);
-        }
+        self.tend_if_due();
         Ok(())
     }
 

@@ -3,14 +3,14 @@
 
 use std::panic::resume_unwind;
 use std::thread::Builder;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam::channel::{RecvTimeoutError, bounded};
 
 use super::{Switch, TEND_EVERY_MS};
 
 impl Switch {
-    /// Has something done that needs nothing of the switch, on a thread of its own, and follows links and paths until it is done.
+    /// Has something done that needs nothing of the switch, on a thread of its own, and tends the network until it is done.
     pub(crate) fn beside<T: Send>(&mut self, mut work: impl FnMut() -> T + Send) -> T {
         let (ends, end) = bounded::<()>(0);
         let done = std::thread::scope(|scope| {
@@ -22,7 +22,7 @@ impl Switch {
             };
             let thread = Builder::new().name("whole-config".into()).spawn_scoped(scope, body).ok()?;
             while end.recv_timeout(Duration::from_millis(TEND_EVERY_MS)) == Err(RecvTimeoutError::Timeout) {
-                self.tend_paths();
+                self.tend_if_due();
             }
             Some(thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
         });
@@ -39,17 +39,6 @@ impl Switch {
     pub(super) fn tend_heap(&mut self) {
         if std::mem::take(&mut self.trims) {
             pmd::process::trim_heap();
-        }
-    }
-
-    /// Follows links and paths that come and go, and nothing else: between the steps of a long change, for which flows on a path that is
-    /// lost would have to wait.
-    pub(super) fn tend_paths(&mut self) {
-        let now = Instant::now();
-        self.ports.tend(&self.pool);
-        let moved = self.tend_bfd(now);
-        if self.tend_uplinks(now) || moved {
-            self.offload.follow(&self.pool, self.topology.snapshot());
         }
     }
 }

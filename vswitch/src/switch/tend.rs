@@ -41,6 +41,14 @@ impl Switch {
         self.changes.tell_ports(self.ports.generation());
     }
 
+    /// A change that takes long, or a string of them, must not keep what else there is to do waiting.
+    pub(super) fn tend_if_due(&mut self) {
+        let now = Instant::now();
+        if now.saturating_duration_since(self.tended) >= Duration::from_millis(super::TEND_EVERY_MS) {
+            self.tend_network(now);
+        }
+    }
+
     /// All of a turn but the ports that come and go: also done while a change waits for those.
     pub(super) fn tend_network(&mut self, now: Instant) {
         self.tended = now;
