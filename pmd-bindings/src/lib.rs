@@ -42,7 +42,7 @@ pub use eal::{Eal, EalConfig, Hugepages, LogLevel, PciAccess};
 pub use error::{EalError, Errno, MempoolError, PortError};
 pub use flow::{FlowDevice, FlowEngine, FlowQueue, FlowQueues, Flows};
 pub use mbuf::Mbuf;
-pub use mempool::{Mempool, MempoolConfig};
+pub use mempool::{LongBuffers, Mempool, MempoolConfig};
 pub use namespace::Namespace;
 pub use port::{
     BondHash, BondMember, BondMode, ConfiguredRss, LacpState, Link, Port, PortConfig, PortId, PortInfo,

@@ -2,8 +2,12 @@
 //!
 //! A handle is shared and cheap to clone. The pool is freed with its last handle, unless packets of it are still
 //! outside: then it is kept for the rest of the process, and says so, for a buffer must never outlive its pool.
+//!
+//! Beside its usual buffers a pool may have *long* ones, in each of which a super-frame of a kernel port lies in one piece. They are
+//! there for speed alone: a frame that finds none free takes as many usual buffers as it needs, and whatever is made of a packet in a
+//! long buffer (copies, segments that were cut out of it) lies in usual ones.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -22,8 +26,12 @@ pub const HEADROOM: u16 = sys::RTE_PKTMBUF_HEADROOM as u16;
 pub const DEFAULT_DATA_ROOM: u16 = HEADROOM + 2048;
 /// The shortest segment that is useful beyond the headroom.
 const MIN_SEGMENT: u16 = 64;
-/// The longest pool name that leaves room for DPDK's own prefixes, and for the name of its bounded twin.
+/// The longest pool name that leaves room for DPDK's own prefixes, and for the names of its twins.
 const MAX_NAME: usize = 24;
+/// Bytes of a long buffer, headroom included: as many as DPDK has numbers for.
+pub const LONG_DATA_ROOM: u16 = u16::MAX;
+/// Long buffers that each registered thread may keep for itself: those that it freed last are still in its cores' caches.
+const LONG_CACHE: u32 = 8;
 /// Bytes behind a buffer that are nobody's: librte_vhost writes a checksum of two bytes where the guest says, which may begin with the
 /// last byte of a buffer (`vhost_dequeue_offload` of lib/vhost/virtio_net.c).
 const SPARE: u16 = 8;
@@ -39,13 +47,31 @@ pub struct MempoolConfig {
     pub cache: u32,
     /// Bytes of a buffer, headroom included.
     pub data_room: u16,
+    /// Long buffers beside them, of [`LONG_DATA_ROOM`] bytes each. Where memory has no room for them there are none, and a warning.
+    pub long: u32,
     /// NUMA node of the memory; any when not given.
     pub numa: Option<u32>,
 }
 
+/// Long buffers of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LongBuffers {
+    /// In all.
+    pub size: usize,
+    /// Neither in the pool nor in a thread's cache. Exact when no thread allocates or frees meanwhile.
+    pub in_use: usize,
+}
+
 impl Default for MempoolConfig {
     fn default() -> Self {
-        Self { name: "packets".into(), mbufs: 8191, cache: 256, data_room: DEFAULT_DATA_ROOM, numa: None }
+        Self {
+            name: "packets".into(),
+            mbufs: 8191,
+            cache: 256,
+            data_room: DEFAULT_DATA_ROOM,
+            long: 0,
+            numa: None,
+        }
     }
 }
 
@@ -54,6 +80,8 @@ struct PoolInner {
     raw: NonNull<sys::rte_mempool>,
     /// Has no buffers of its own; takes a bounded number of this pool's.
     bounded: NonNull<sys::rte_mempool>,
+    /// Long buffers, which know this pool as that of their copies.
+    long: Option<NonNull<sys::rte_mempool>>,
     eal: Eal,
     name: String,
     data_room: u16,
@@ -77,7 +105,7 @@ impl Mempool {
     /// # Errors
     /// [`MempoolError`]: a setting out of range, or not enough memory.
     pub fn new(eal: &Eal, config: &MempoolConfig) -> Result<Self, MempoolError> {
-        let (name, twin) = checked_names(config)?;
+        let Names { name, twin, long: long_name } = checked_names(config)?;
         let node = config.numa.and_then(|node| i32::try_from(node).ok()).unwrap_or(ANY_NODE);
         let spare = SPARE.min(u16::MAX - config.data_room);
         let create = || {
@@ -106,8 +134,9 @@ impl Mempool {
                 words,
             });
         };
+        let long = (config.long > 0).then(|| long_pool(config, &long_name, raw, node)).flatten();
         let (name, data_room) = (config.name.clone(), config.data_room);
-        Ok(Self { inner: Arc::new(PoolInner { raw, bounded, eal: eal.clone(), name, data_room }) })
+        Ok(Self { inner: Arc::new(PoolInner { raw, bounded, long, eal: eal.clone(), name, data_room }) })
     }
 
     /// The pool's name.
@@ -115,13 +144,22 @@ impl Mempool {
         &self.inner.name
     }
 
-    /// Buffers in use: everything that is neither in the pool nor in a thread's cache. Exact when no thread
+    /// Buffers in use, long ones too: everything that is neither in the pool nor in a thread's cache. Exact when no thread
     /// allocates or frees meanwhile.
     pub fn in_use(&self) -> usize {
         self.inner.in_use()
     }
 
-    /// Free buffers, those in caches of threads included. Exact when no thread allocates or frees meanwhile.
+    /// The long buffers.
+    pub fn long(&self) -> LongBuffers {
+        self.inner.long.map_or_else(LongBuffers::default, |long| {
+            // SAFETY: the pool is live (`inner`), and its size never changes.
+            let size = unsafe { (*long.as_ptr()).size };
+            LongBuffers { size: size as usize, in_use: in_use(long) }
+        })
+    }
+
+    /// Free buffers of the usual length, those in caches of threads included. Exact when no thread allocates or frees meanwhile.
     pub fn available(&self) -> usize {
         // SAFETY: the pool is live (`inner`); the count is read without locks, as documented.
         let count = unsafe { sys::rte_mempool_avail_count(self.raw()) };
@@ -135,14 +173,14 @@ impl Mempool {
         count as usize
     }
 
-    /// Buffers in all.
+    /// Buffers of the usual length, in all.
     pub fn capacity(&self) -> usize {
         // SAFETY: the pool is live (`inner`), and its size never changes.
         let size = unsafe { (*self.inner.raw.as_ptr()).size };
         size as usize
     }
 
-    /// Bytes that fit one segment behind the headroom.
+    /// Bytes that fit one usual buffer behind the headroom.
     pub fn segment_room(&self) -> usize {
         usize::from(self.inner.data_room - HEADROOM)
     }
@@ -152,6 +190,15 @@ impl Mempool {
     pub fn alloc(&self) -> Option<Mbuf> {
         // SAFETY: the pool is live (`inner`).
         let raw = unsafe { sys::dpdk_sys_mbuf_alloc(self.raw()) };
+        // SAFETY: a fresh mbuf that nobody else has.
+        NonNull::new(raw).map(|raw| unsafe { Mbuf::from_raw(raw) })
+    }
+
+    /// An empty packet in a long buffer, or `None` when none is free.
+    #[inline]
+    pub fn alloc_long(&self) -> Option<Mbuf> {
+        // SAFETY: the pool is live (`inner`).
+        let raw = unsafe { sys::dpdk_sys_mbuf_alloc(self.inner.long?.as_ptr()) };
         // SAFETY: a fresh mbuf that nobody else has.
         NonNull::new(raw).map(|raw| unsafe { Mbuf::from_raw(raw) })
     }
@@ -189,10 +236,38 @@ impl Mempool {
 
 impl PoolInner {
     fn in_use(&self) -> usize {
-        // SAFETY: the pool is live; the count is read without locks, as documented.
-        let count = unsafe { sys::rte_mempool_in_use_count(self.raw.as_ptr()) };
-        count as usize
+        in_use(self.raw) + self.long.map_or(0, in_use)
     }
+}
+
+/// Buffers of a live pool that are outside.
+fn in_use(pool: NonNull<sys::rte_mempool>) -> usize {
+    // SAFETY: the pool is live; the count is read without locks, as documented.
+    let count = unsafe { sys::rte_mempool_in_use_count(pool.as_ptr()) };
+    count as usize
+}
+
+/// The long buffers beside those of a pool.
+fn long_pool(
+    config: &MempoolConfig,
+    name: &CStr,
+    usual: NonNull<sys::rte_mempool>,
+    node: i32,
+) -> Option<NonNull<sys::rte_mempool>> {
+    let (count, cache) = (config.long, LONG_CACHE.min(most_cached(config.long)));
+    let create = || {
+        // SAFETY: the EAL runs, `name` is a C string, `usual` outlives the new pool, and the cache is no larger than DPDK takes.
+        let raw = unsafe {
+            sys::dpdk_sys_long_pool_create(name.as_ptr(), count, cache, LONG_DATA_ROOM, usual.as_ptr(), node)
+        };
+        NonNull::new(raw)
+    };
+    let (pool, words) = log::captured(create);
+    if pool.is_none() {
+        let (name, errno) = (&config.name, Errno::last());
+        tracing::warn!(pool = name, count, %errno, "no memory for long buffers: super-frames take usual ones {words}");
+    }
+    pool
 }
 
 impl Drop for PoolInner {
@@ -204,7 +279,7 @@ impl Drop for PoolInner {
             std::mem::forget(self.eal.clone());
             return;
         }
-        for pool in [self.bounded, self.raw] {
+        for pool in self.long.into_iter().chain([self.bounded, self.raw]) {
             // SAFETY: no handle is left, no buffer is outside, and every port that received into it is closed (a
             // port holds a handle until then).
             unsafe { sys::rte_mempool_free(pool.as_ptr()) };
@@ -212,8 +287,21 @@ impl Drop for PoolInner {
     }
 }
 
-/// The name of a pool, and that of its bounded twin.
-fn checked_names(config: &MempoolConfig) -> Result<(CString, CString), MempoolError> {
+/// Names that DPDK knows: of a pool, of its bounded twin, and of the pool of its long buffers.
+#[derive(Debug)]
+struct Names {
+    name: CString,
+    twin: CString,
+    long: CString,
+}
+
+/// Buffers in a thread's cache at most: DPDK flushes a cache at 1.5 times its size, and wants as many buffers in the pool.
+fn most_cached(mbufs: u32) -> u32 {
+    sys::RTE_MEMPOOL_CACHE_MAX_SIZE.min((u64::from(mbufs) * 2 / 3) as u32)
+}
+
+/// The names of a pool whose settings are good.
+fn checked_names(config: &MempoolConfig) -> Result<Names, MempoolError> {
     let name = &config.name;
     if !(1..=MAX_NAME).contains(&name.len()) || !name.chars().all(|c| c.is_ascii_graphic()) {
         return Err(MempoolError::Name(cut(name)));
@@ -221,8 +309,7 @@ fn checked_names(config: &MempoolConfig) -> Result<(CString, CString), MempoolEr
     if config.mbufs == 0 {
         return Err(MempoolError::Empty(name.clone()));
     }
-    // DPDK flushes a cache at 1.5 times its size, and wants as many buffers in the pool.
-    let max = sys::RTE_MEMPOOL_CACHE_MAX_SIZE.min((u64::from(config.mbufs) * 2 / 3) as u32);
+    let max = most_cached(config.mbufs);
     if config.cache > max {
         return Err(MempoolError::Cache {
             name: name.clone(),
@@ -236,7 +323,7 @@ fn checked_names(config: &MempoolConfig) -> Result<(CString, CString), MempoolEr
         return Err(MempoolError::DataRoom { name: name.clone(), data_room: config.data_room, min });
     }
     let text = |name: String| CString::new(name.as_str()).map_err(|_| MempoolError::Name(cut(&name)));
-    Ok((text(name.clone())?, text(format!("{name}~"))?))
+    Ok(Names { name: text(name.clone())?, twin: text(format!("{name}~"))?, long: text(format!("{name}+"))? })
 }
 
 #[cfg(test)]

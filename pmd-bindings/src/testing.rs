@@ -21,7 +21,12 @@ pub(crate) fn eal() -> Eal {
 
 /// A pool without caches.
 pub(crate) fn pool(name: &str) -> Mempool {
-    let config = MempoolConfig { name: name.into(), mbufs: 255, cache: 0, ..MempoolConfig::default() };
+    pool_with_long(name, 0)
+}
+
+/// The same with so many long buffers.
+pub(crate) fn pool_with_long(name: &str, long: u32) -> Mempool {
+    let config = MempoolConfig { name: name.into(), mbufs: 255, cache: 0, long, ..MempoolConfig::default() };
     Mempool::new(&eal(), &config).unwrap()
 }
 

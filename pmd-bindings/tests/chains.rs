@@ -49,7 +49,13 @@ fn a_short_head_is_gathered_on_receive() {
 fn a_head_that_cannot_be_gathered_is_dropped_and_counted() {
     let eal = eal();
     let big = pool(&eal, 255);
-    let config = MempoolConfig { name: "tiny".into(), mbufs: 255, cache: 0, data_room: 192, numa: None };
+    let config = MempoolConfig {
+        name: "tiny".into(),
+        mbufs: 255,
+        cache: 0,
+        data_room: 192,
+        ..MempoolConfig::default()
+    };
     let tiny = Mempool::new(&eal, &config).unwrap();
     let (port, mut rx, mut tx) =
         start(Port::attach(&eal, "net_ring0", "").unwrap(), &PortConfig::default(), &big);

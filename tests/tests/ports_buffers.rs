@@ -100,6 +100,7 @@ fn ports_buffers_of_stopped_readers_leave_others_theirs() {
     assert_eq!((number(&at_start, "size"), number(&at_start, "unaccounted")), (mbufs, 0), "{at_start:#}");
     assert_eq!(number(&at_start["need"], "total"), mbufs, "the start reckons as `check` does: {at_start:#}");
     assert!(!daemon.log().contains("too few"), "{}", daemon.log());
+    assert!(number(&at_start, "long") > 0 && number(&at_start, "long-in-use") == 0, "{at_start:#}");
 
     let before = daemon.counters();
     let honest = Flows::start(&red.netns, &blue.netns, "10.0.0.2", FLOWS);
@@ -134,6 +135,7 @@ fn ports_buffers_of_stopped_readers_leave_others_theirs() {
     let held: i64 = quiet["ports"].as_array().unwrap().iter().map(|row| number(row, "held")).sum();
     let sum = number(&quiet, "free") + number(&quiet, "cached") + number(&quiet, "in-use");
     assert_eq!((number(&quiet, "in-use"), number(&quiet, "unaccounted"), sum), (held, 0, mbufs), "{quiet:#}");
+    assert_eq!(number(&quiet, "long-in-use"), 0, "{quiet:#}");
     assert!((STOPPED * RING..=(STOPPED + 2) * RING).contains(&held), "{quiet:#}");
     let text = daemon.ctl("show buffers");
     for word in ["guest20", "not accounted for: 0", "at their busiest"] {

@@ -1,7 +1,8 @@
 //! Would io_uring(7) serve container ports better than the calls that they use: packet sockets on veths (a shared ring, then recv(2)
 //! for super-frames, and sendmmsg(2)) and taps (read(2) and write(2))?
 //!
-//! `cargo bench -p perf --bench container_ports [PAIRS [ROOM]]`, as root, on two cores; ROOM is the bytes of a packet buffer of the switch.
+//! `cargo bench -p perf --bench container_ports [PAIRS [ROOM]]`, as root, on two cores; ROOM is the bytes of a packet buffer of the switch,
+//! which then has no long ones for super-frames.
 //! One thread forwards from one interface to another, in a network namespace of its own; another thread, on the other core,
 //! fills the first interface's queue while the first one waits, so that a forwarder always finds a full batch and nothing is dropped.
 //! Figures are of the CPU time of the forwarding thread, in which the kernel also receives the frames at the other end of the second
@@ -41,6 +42,8 @@ use testbed::{Kind, Sample, Way};
 const PAIRS: u16 = 9;
 /// Bytes of all packet buffers.
 const BUFFERS: u32 = 40 << 20;
+/// Long packet buffers of the switch.
+const LONG: u32 = 128;
 /// CPU time of a sample.
 const SAMPLE: Duration = Duration::from_millis(300);
 /// What the other ways are compared with.
@@ -67,7 +70,8 @@ fn main() -> anyhow::Result<()> {
 fn measure(netns: &Netns, cores: Cores, pairs: u16, room: Option<u16>) -> anyhow::Result<()> {
     let usual = MempoolConfig::default();
     let data_room = room.unwrap_or(usual.data_room);
-    let buffers = MempoolConfig { mbufs: BUFFERS / u32::from(data_room), data_room, ..usual };
+    let long = if room.is_none() { LONG } else { 0 };
+    let buffers = MempoolConfig { mbufs: BUFFERS / u32::from(data_room), data_room, long, ..usual };
     let runtime = Runtime::start(&scratch::file_prefix(0), cores.forwarding, buffers, PciAccess::None)?;
     let refused = uring::refusal();
     if let Some(error) = &refused {
@@ -77,7 +81,7 @@ fn measure(netns: &Netns, cores: Cores, pairs: u16, room: Option<u16>) -> anyhow
     }
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     println!(
-        "{}, Linux {}, {pairs} pairs, {SAMPLE:?} of CPU time each, buffers of {data_room} bytes",
+        "{}, Linux {}, {pairs} pairs, {SAMPLE:?} of CPU time each, buffers of {data_room} bytes, {long} long ones",
         tsc::processor(),
         kernel.trim()
     );

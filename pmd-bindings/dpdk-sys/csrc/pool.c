@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <rte_errno.h>
+#include <rte_mbuf_pool_ops.h>
 #include <rte_mempool.h>
 #include <rte_vhost.h>
 
@@ -20,6 +21,36 @@ struct rte_mempool *dpdk_sys_pool_create(const char *name, uint32_t count, uint3
 	((struct rte_pktmbuf_pool_private *)rte_mempool_get_priv(pool))->mbuf_data_room_size = room;
 	rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
 	return pool;
+}
+
+struct rte_mempool *dpdk_sys_long_pool_create(const char *name, uint32_t count, uint32_t cache, uint16_t room,
+	struct rte_mempool *usual, int socket)
+{
+	struct rte_pktmbuf_pool_private sizes = { .mbuf_data_room_size = room };
+	struct rte_mempool *pool = rte_mempool_create_empty(name, count, sizeof(struct rte_mbuf) + room, cache, sizeof(sizes),
+		socket, 0);
+	int ret;
+
+	if (pool == NULL)
+		return NULL;
+	/* Drivers of rings of buffers have no use for this word. */
+	ret = rte_mempool_set_ops_byname(pool, rte_mbuf_best_mempool_ops(), usual);
+	if (ret == 0) {
+		rte_pktmbuf_pool_init(pool, &sizes);
+		ret = rte_mempool_populate_default(pool);
+	}
+	if (ret < 0) {
+		rte_mempool_free(pool);
+		rte_errno = -ret;
+		return NULL;
+	}
+	rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
+	return pool;
+}
+
+struct rte_mempool *dpdk_sys_pool_of_copies(struct rte_mempool *pool)
+{
+	return pool->pool_config != NULL ? pool->pool_config : pool;
 }
 
 static int bounded_alloc(struct rte_mempool *bounded)

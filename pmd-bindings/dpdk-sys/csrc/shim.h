@@ -37,6 +37,14 @@ struct rte_mempool *dpdk_sys_pool_create(const char *name, uint32_t count, uint3
 /* A pool without buffers of its own, by which a thread takes as many from another one as it is allowed to; they go back there. */
 struct rte_mempool *dpdk_sys_bounded_pool_create(const char *name, struct rte_mempool *pool);
 /*
+ * A pool of buffers with `room` bytes each, long enough for frames that many buffers of the usual pool would hold. Copies of its
+ * packets are made in buffers of the usual one: dpdk_sys_pool_of_copies.
+ */
+struct rte_mempool *dpdk_sys_long_pool_create(const char *name, uint32_t count, uint32_t cache, uint16_t room,
+	struct rte_mempool *usual, int socket);
+/* The pool in which copies of packets of this pool are made. */
+struct rte_mempool *dpdk_sys_pool_of_copies(struct rte_mempool *pool);
+/*
  * rte_vhost_dequeue_burst with a bounded pool, of which it may take `most` buffers; `ran_out` tells whether it asked for
  * more. What it received then is whole, and a frame is lost.
  */

@@ -125,9 +125,9 @@ impl Mbuf {
         Some(packet)
     }
 
-    /// [`Self::chain_of`] in buffers of this packet's pool, the first part in the first of them.
+    /// [`Self::chain_of`] in usual buffers of this packet's pool, the first part in the first of them.
     pub(crate) fn chain_like<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
-        let pool = self.segment().pool();
+        let pool = self.segment().pool_of_copies();
         let alloc = || {
             // SAFETY: the pool of a live packet is live.
             let raw = unsafe { sys::dpdk_sys_mbuf_alloc(pool) };

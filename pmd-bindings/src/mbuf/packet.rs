@@ -137,11 +137,11 @@ impl Mbuf {
         self.segment().flags() & flags::TX_TCP_SEG != 0
     }
 
-    /// A packet with the same bytes and facts in buffers of the same pool, or `None` when that is exhausted.
+    /// A packet with the same bytes and facts in usual buffers of the same pool, or `None` when that is exhausted.
     pub(crate) fn deep_copy(&self) -> Option<Self> {
         let segment = self.segment();
         // SAFETY: a valid packet and its live pool; the copy reads the packet only.
-        let raw = unsafe { sys::rte_pktmbuf_copy(segment.as_ptr(), segment.pool(), 0, u32::MAX) };
+        let raw = unsafe { sys::rte_pktmbuf_copy(segment.as_ptr(), segment.pool_of_copies(), 0, u32::MAX) };
         // SAFETY: a fresh packet that nobody else has.
         NonNull::new(raw).map(|raw| unsafe { Self::from_raw(raw) })
     }

@@ -148,8 +148,10 @@ impl Segment {
         self.set(TX_OFFLOAD, value);
     }
 
-    pub(crate) fn pool(self) -> *mut sys::rte_mempool {
-        self.get(POOL)
+    /// Where buffers for a copy come from.
+    pub(crate) fn pool_of_copies(self) -> *mut sys::rte_mempool {
+        // SAFETY: the pool of a live mbuf is live.
+        unsafe { sys::dpdk_sys_pool_of_copies(self.get(POOL)) }
     }
 
     #[inline]

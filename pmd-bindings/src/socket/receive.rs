@@ -194,22 +194,21 @@ enum Queued {
 /// The next frame of the socket's queue, of which the ring has the beginning.
 #[inline(never)]
 fn read_queued(socket: &Socket, buffers: &mut Buffers, front: Slot<'_>) -> Queued {
-    let wanted = buffers.needed(front.len);
-    if wanted > MAX_SEGMENTS {
+    if !buffers.may_hold(front.len) {
         return Queued::Mismatch;
     }
-    if buffers.arm(wanted) < wanted {
+    if buffers.arm(front.len) < front.len {
         buffers.release();
         return Queued::NoBuffer;
     }
     let mut vnet = [0u8; VNET_BYTES];
     let mut places = [const { Place::uninit() }; MAX_SEGMENTS + 1];
     places[0].write(libc::iovec { iov_base: vnet.as_mut_ptr().cast(), iov_len: VNET_BYTES });
-    buffers.write_places(&mut places[1..]);
+    let (used, _) = buffers.write_places(&mut places[1..]);
     // SAFETY: a structure of integers and pointers, for which zero is a value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = places.as_mut_ptr().cast();
-    message.msg_iovlen = wanted + 1;
+    message.msg_iovlen = used + 1;
     // SAFETY: each place is memory that is ours, with its size: the header and the tailrooms of fresh segments.
     let got = unsafe { next(socket, &mut message) };
     if got != Some(VNET_BYTES + front.len) || message.msg_flags & libc::MSG_TRUNC != 0 {

@@ -34,13 +34,13 @@ struct Frame<'a> {
 /// The receiving half of a queue.
 ///
 /// How long a frame is shows when it was read. While long ones come, buffers for the longest are at hand; what comes after many short
-/// ones is copied from the stack once.
+/// ones is copied from the stack once. A short frame between long ones is copied out of the long buffer that waits for those.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     queue: Arc<Queue>,
     port: PortId,
     buffers: Buffers,
-    /// Buffers that are at hand for the next frame.
+    /// Bytes for which buffers are at hand for the next frame.
     wanted: usize,
     /// Frames in a row that one buffer had room for.
     short: u32,
@@ -146,8 +146,8 @@ impl Receiver {
     #[inline]
     fn packet(&mut self, frame: Frame<'_>) -> Option<Mbuf> {
         let Frame { len, vnet, rest } = frame;
-        if self.buffers.needed(len) > 1 {
-            (self.short, self.wanted) = (0, self.buffers.needed(LONGEST));
+        if !self.buffers.is_short(len) {
+            (self.short, self.wanted) = (0, LONGEST);
         } else if self.short < SHORT {
             self.short += 1;
         } else {

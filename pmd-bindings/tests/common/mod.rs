@@ -47,9 +47,9 @@ pub fn prefix(name: &str) -> String {
     format!("{name}-test-{}", std::process::id())
 }
 
-/// A pool without caches, so that its count is exact at once.
+/// A pool without caches, so that its count is exact at once; of super-frames the first ones lie in long buffers.
 pub fn pool(eal: &Eal, mbufs: u32) -> Mempool {
-    Mempool::new(eal, &MempoolConfig { mbufs, cache: 0, ..MempoolConfig::default() }).unwrap()
+    Mempool::new(eal, &MempoolConfig { mbufs, cache: 0, long: 2, ..MempoolConfig::default() }).unwrap()
 }
 
 /// A frame of `length` bytes that tells its number.

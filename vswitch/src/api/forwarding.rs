@@ -218,6 +218,8 @@ fn get_buffers(
         ports: buffers.ports.iter().map(port_buffers).collect(),
         unaccounted: buffers.unaccounted(),
         tx_rings_at_most: buffers.tx_rings_at_most() as u64,
+        long: buffers.long.size as u64,
+        long_in_use: buffers.long.in_use as u64,
         need: Some(v1::BufferNeed {
             total: need.total(),
             rings: need.rings,

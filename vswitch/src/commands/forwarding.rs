@@ -272,7 +272,8 @@ impl View for v1::GetBuffersResponse {
         };
         let need = self.need.unwrap_or_default();
         format!(
-            "{} buffers with room for {} bytes each: {} in use, {} free, {} free in caches of workers\n{table}\
+            "{} buffers with room for {} bytes each: {} in use, {} free, {} free in caches of workers\n\
+             {} long ones for super-frames: {} in use\n{table}\
              not accounted for: {}{perhaps}\n\
              at their busiest: {} (drivers' rings {}, waiting for ports {}, caches {}, bursts {}, shaped {})\n",
             self.size,
@@ -280,6 +281,8 @@ impl View for v1::GetBuffersResponse {
             self.in_use,
             self.free,
             self.cached,
+            self.long,
+            self.long_in_use,
             self.unaccounted,
             need.total,
             need.rings,

@@ -2,6 +2,8 @@
 //!
 //! `check` and the start of the switch ask the same functions, so that what one finds good the other can make.
 
+use pmd::mempool::LONG_DATA_ROOM;
+
 use super::{Config, HugePages};
 
 /// Bytes in front of and behind a frame in a buffer: headroom, tunnel headers, tags.
@@ -14,6 +16,9 @@ const LINK_AND_RING: u32 = 22 + 80;
 const BOOKKEEPING: u64 = 128 + 64 + 64;
 /// A small page.
 const PAGE: u64 = 4096;
+/// Long buffers for each worker, in which super-frames of kernel ports lie in one piece: more than it has in its hands while readers
+/// keep up, and some for those that wait for one that does not.
+const LONG: u64 = 128;
 /// Memory for everything but buffers.
 const REST: u64 = 4 << 20;
 
@@ -49,6 +54,15 @@ pub fn most(config: &Config, huge_pages: bool) -> u32 {
 /// tables in the same memory.
 pub fn fitting(config: &Config, huge_pages: bool) -> u32 {
     most(config, huge_pages) / 4 * 3
+}
+
+/// Long buffers beside so many usual ones: what the workers can use, of a quarter of the memory that is left. There may be none: super-frames
+/// then lie in as many usual ones as they need.
+pub fn long(config: &Config, mbufs: u32, huge_pages: bool) -> u32 {
+    let taken = u64::from(mbufs) * cost(room(config), huge_pages) + REST;
+    let left = config.eal.memory.bytes().saturating_sub(taken);
+    let wanted = LONG * config.workers.workers().max(1) as u64;
+    wanted.min(left / 4 / cost(LONG_DATA_ROOM.into(), huge_pages)) as u32
 }
 
 /// MiB of `[eal] memory` in which so many buffers are [`fitting`].
@@ -95,6 +109,22 @@ mod tests {
         let small = config("memory = \"64MiB\"\nhuge-pages = \"never\"");
         assert_eq!((most(&small, false), most(&small, true)), (15_360, 24_576));
         assert_eq!(problem(&small, false), None, "as many as fit are made");
+    }
+
+    #[test]
+    fn long_buffers_take_a_quarter_of_what_is_left_at_most() {
+        let usual = config("");
+        assert_eq!((long(&usual, 32_767, true), long(&usual, 32_767, false)), (128, 128));
+        let small = config("memory = \"64MiB\"");
+        // (64 - 4 MiB - 18,432 * 2,560 bytes) / 4 / 65,791 bytes.
+        assert_eq!(long(&small, 18_432, true), 59);
+        assert_eq!(
+            long(&small, most(&small, true), true),
+            0,
+            "what the config says of usual ones comes first"
+        );
+        let workers = Config::parse("[workers]\ncores = [0, 1, 2, 3]\n", "test").unwrap();
+        assert_eq!(long(&workers, 32_767, true), 512);
     }
 
     #[test]

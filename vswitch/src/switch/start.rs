@@ -108,7 +108,8 @@ pub(super) fn mempool(
         None => {}
     }
     let (cache, data_room) = (pool_size::cache(workers, mbufs), buffers::room(config) as u16);
-    Ok(MempoolConfig { name: "packets".into(), mbufs, cache, data_room, numa: None })
+    let long = buffers::long(config, mbufs, huge_pages);
+    Ok(MempoolConfig { name: "packets".into(), mbufs, cache, data_room, long, numa: None })
 }
 
 /// The flow tables.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use pipelines::qos::Leaf;
 use pipelines::snapshot::PortIndex;
+use pmd::LongBuffers;
 use worker::WorkerCommand;
 use worker::mailbox::WorkerError;
 
@@ -57,16 +58,18 @@ pub struct Buffers {
     pub cached: usize,
     /// Neither.
     pub in_use: usize,
+    /// Buffers beside them in which super-frames of kernel ports lie in one piece.
+    pub long: LongBuffers,
     pub ports: Vec<PortHolds>,
     /// What ports and workers hold at their busiest.
     pub need: BufferNeed,
 }
 
 impl Buffers {
-    /// In use, and by none of the ports that were counted; below zero when rings hold less than their descriptors.
+    /// In use, long ones too, and by none of the ports that were counted; below zero when rings hold less than their descriptors.
     pub fn unaccounted(&self) -> i64 {
         let held: usize = self.ports.iter().map(PortHolds::held).sum();
-        self.in_use as i64 - held as i64
+        (self.in_use + self.long.in_use) as i64 - held as i64
     }
 
     /// What transmit rings may hold of that.
@@ -128,6 +131,7 @@ pub fn buffers(switch: &Switch) -> Result<Buffers, WorkerError> {
         free: available.saturating_sub(cached),
         cached,
         in_use: size - available,
+        long: mempool.long(),
         ports: ports.into_values().collect(),
         need: BufferNeed::of(switch.ports().iter().map(|(_, port)| &port.wanted), switch.bare_config()),
     })

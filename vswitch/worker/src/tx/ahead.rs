@@ -7,14 +7,14 @@ use pipelines::snapshot::PortIndex;
 use pmd::Mbuf;
 use wire::PacketBuf;
 
-use super::own::Own;
+use super::own::{Own, buffers_of};
 use super::{TxPath, TxPaths};
 
 impl TxPaths {
     /// Sends a packet of control's, which goes behind those that it sent before and ahead of everybody else's.
     #[cold]
     pub(crate) fn send_ahead(&mut self, port: PortIndex, packet: Mbuf) {
-        let (len, buffers) = (packet.len(), packet.segment_count());
+        let (len, buffers) = (packet.len(), buffers_of(&packet));
         let fits = |own: &Own| !own.buffer.is_full() && own.has_room(buffers, own.room);
         match self.paths.get(usize::from(port)) {
             Some(TxPath::Own(own)) if len <= own.port.max_frame() as usize => {

@@ -31,7 +31,7 @@ use wire::PacketBuf;
 
 use super::mailbox::PortBuffers;
 use super::stats::WorkerStats;
-use own::{BUFFERS, Held, Own};
+use own::{BUFFERS, Held, Own, buffers_of};
 pub use own::{OwnQueue, most_buffers};
 pub use refusal::STALL_NS;
 use ring::HAND_OFFS;
@@ -214,7 +214,7 @@ impl TxPaths {
             self.dirty.remove(port);
             return;
         }
-        own.max_frame = own.port.max_frame() as usize;
+        own.learn_max_frame();
         if !own.port.link() && own.queue.sends_without_link() {
             return self.refused(port, 0);
         }
@@ -302,7 +302,7 @@ impl TxPaths {
         let Some(TxPath::Own(own) | TxPath::Diverted(own, _)) = self.paths.get_mut(usize::from(port)) else {
             return 0;
         };
-        own.max_frame = own.port.max_frame() as usize;
+        own.learn_max_frame();
         let (mut taken, mut too_long) = (0, 0);
         for ring in &own.rings {
             // No more than the buffer holds: the ring keeps the rest, and its bound does the dropping.
@@ -378,7 +378,7 @@ impl TxPaths {
     fn send_uncommon(&mut self, port: PortIndex, packet: Mbuf) {
         match self.paths.get_mut(usize::from(port)) {
             Some(TxPath::Own(own)) if packet.len() > own.max_frame => {
-                own.max_frame = own.port.max_frame() as usize;
+                own.learn_max_frame();
                 if own.is_too_long(&packet) {
                     return self.refuse(port, packet, DropReason::MTU_EXCEEDED);
                 }
@@ -392,7 +392,7 @@ impl TxPaths {
 
     /// A packet for a queue of another worker.
     fn hand_over(&mut self, port: PortIndex, packet: Mbuf) {
-        let buffers = packet.segment_count();
+        let buffers = buffers_of(&packet);
         if self.room_left() < WORKER_ROOM / 2 {
             self.count_handed();
         }
@@ -412,7 +412,7 @@ impl TxPaths {
 
     /// A packet for an own queue whose buffer may be full.
     fn send_own(&mut self, port: PortIndex, packet: Mbuf) {
-        let (len, buffers) = (packet.len(), packet.segment_count());
+        let (len, buffers) = (packet.len(), buffers_of(&packet));
         for may_flush in [true, false] {
             let left = self.room_left();
             let Some(TxPath::Own(own)) = self.paths.get_mut(usize::from(port)) else { break };
@@ -439,6 +439,7 @@ impl Sink<Mbuf> for TxPaths {
         let mut packet = packet;
         let left = self.room_left();
         if let Some(TxPath::Own(own)) = self.paths.get_mut(usize::from(port)) {
+            // Of a packet that is no longer these are those that it waits as.
             let (len, buffers) = (packet.len(), packet.segment_count());
             if len <= own.max_frame && own.has_room(buffers, left) {
                 match own.buffer.push(packet) {

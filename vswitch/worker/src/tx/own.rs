@@ -14,6 +14,18 @@ use super::state::PortState;
 pub(super) const BUFFERS: usize = 128;
 /// Packets that the buffer of each queue has room for at least.
 pub(super) const MIN_BUFFER: usize = 32;
+/// Bytes of a usual buffer, about.
+const USUAL: usize = 2048;
+/// A longer packet may lie in one long buffer, and waits as what it would be in usual ones.
+const SHORT: usize = 16 << 10;
+
+/// Buffers as which a packet waits: as many as it has; one in a long buffer as many usual ones as it would need.
+#[inline]
+pub(super) fn buffers_of(packet: &Mbuf) -> usize {
+    let (len, buffers) = (packet.len(), packet.segment_count());
+    if len > SHORT { buffers.max(len / USUAL) } else { buffers }
+}
+
 /// Packets in the buffer of one of so many queues, and the buffers that they may have: as many again, for packets in
 /// several.
 fn own_sizes(queues: usize) -> (usize, usize) {
@@ -47,7 +59,7 @@ pub(super) struct Own {
     pub held: Held,
     /// Buffers of the pool that the packets in `buffer` may have.
     pub room: usize,
-    /// The longest frame, as it was when the buffer was last flushed.
+    /// The longest frame, as it was when the buffer was last flushed; no more than what certainly lies in usual buffers.
     pub max_frame: usize,
     pub refusal: TxRefusal,
     pub rings: Vec<Ring>,
@@ -58,7 +70,7 @@ pub(super) struct Own {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Held {
     pub bytes: u64,
-    /// Buffers of the pool, one for each segment.
+    /// Buffers of the pool: see [`buffers_of`].
     pub buffers: usize,
 }
 
@@ -66,7 +78,7 @@ impl Held {
     pub fn of(burst: &Burst) -> Self {
         burst.iter().fold(Self::default(), |sum, packet| Self {
             bytes: sum.bytes + packet.len() as u64,
-            buffers: sum.buffers + packet.segment_count(),
+            buffers: sum.buffers + buffers_of(packet),
         })
     }
 
@@ -81,23 +93,31 @@ impl Own {
     /// A queue in front of which nothing waits.
     pub fn new(OwnQueue { queue, rings, port, queues }: OwnQueue) -> Self {
         let (packets, room) = own_sizes(queues);
-        Self {
+        let mut own = Self {
             queue,
             buffer: Burst::with_capacity(packets),
             ahead: 0,
             held: Held::default(),
             room,
-            max_frame: port.max_frame() as usize,
+            max_frame: 0,
             refusal: TxRefusal::default(),
             rings,
             port,
-        }
+        };
+        own.learn_max_frame();
+        own
+    }
+
+    /// Looks what the longest frame is by now.
+    #[inline]
+    pub fn learn_max_frame(&mut self) {
+        self.max_frame = (self.port.max_frame() as usize).min(SHORT);
     }
 
     /// True for a frame that the driver would leave at the head of its queue. What the device is asked to cut is compared with the MTU
     /// before, in pieces.
     pub fn is_too_long(&self, packet: &Mbuf) -> bool {
-        packet.len() > self.max_frame && !packet.is_cut_by_device()
+        packet.len() > self.port.max_frame() as usize && !packet.is_cut_by_device()
     }
 
     /// True when so many buffers more may wait, with `left` of the worker's room.

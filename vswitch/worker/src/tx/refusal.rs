@@ -15,6 +15,7 @@
 use pipelines::drops::DropReason;
 use pipelines::snapshot::PortIndex;
 
+use super::own::buffers_of;
 use super::{TxPath, TxPaths};
 
 /// A queue that takes nothing for so long is stalled.
@@ -113,7 +114,7 @@ impl TxPaths {
         }
         self.sent(port, behind + own_turn);
         let Some(TxPath::Own(own)) = self.paths.get(usize::from(port)) else { return };
-        if own_turn == 0 && own.buffer.iter().next().is_some_and(|first| first.segment_count() == 1) {
+        if own_turn == 0 && own.buffer.iter().next().is_some_and(|first| buffers_of(first) == 1) {
             self.give_up_first(port);
         }
     }
@@ -153,7 +154,7 @@ impl TxPaths {
         // What moves has its room already.
         let (mut lost, mut left) = (0, left + own.held.buffers);
         for packet in own.buffer.drain() {
-            let buffers = packet.segment_count();
+            let buffers = buffers_of(&packet);
             match ring.push(packet, buffers, left) {
                 Ok(()) => {
                     self.handed += buffers;

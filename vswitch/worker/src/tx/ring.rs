@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crossbeam::queue::ArrayQueue;
 use pmd::Mbuf;
 
+use super::own::buffers_of;
+
 /// Slots of all rings to a port that are in use at a time.
 pub(super) const HAND_OFFS: usize = 512;
 /// Buffers that a ring holds at least: fifteen super-frames of 64 KB, so that a burst of them finds room.
@@ -73,7 +75,7 @@ impl HandOffRing {
     #[inline]
     pub(super) fn pop(&self) -> Option<(Mbuf, usize)> {
         let packet = self.packets.pop()?;
-        let buffers = packet.segment_count();
+        let buffers = buffers_of(&packet);
         let taken = self.taken.load(Ordering::Relaxed);
         self.taken.store(taken.wrapping_add(buffers as u32), Ordering::Release);
         Some((packet, buffers))

@@ -45,7 +45,7 @@ impl Rig {
         let config =
             EalConfig { file_prefix, memory_mb: 64, hugepages: Hugepages::Never, ..EalConfig::default() };
         let eal = Eal::init(&config).unwrap();
-        let config = MempoolConfig { mbufs: 8191, cache: 0, ..MempoolConfig::default() };
+        let config = MempoolConfig { mbufs: 8191, cache: 0, long: 64, ..MempoolConfig::default() };
         let pool = Mempool::new(&eal, &config).unwrap();
         let config = PortConfig { rx_queues: queues, tx_queues: queues, ..PortConfig::default() };
         let (port, rx, tx) = attach(&eal).start(&config, &pool).map_err(|(_, error)| error).unwrap();
@@ -63,6 +63,13 @@ impl Rig {
 
     fn packet(&self, length: usize) -> Mbuf {
         self.pool.alloc_from(&vec![7; length]).unwrap()
+    }
+
+    /// A packet in a long buffer.
+    fn long_packet(&self, length: usize) -> Mbuf {
+        let mut packet = self.pool.alloc_long().unwrap();
+        packet.append(length).unwrap().fill(7);
+        packet
     }
 
     /// Fills a queue.

@@ -36,6 +36,38 @@ fn ports_buffers_that_wait_for_a_full_queue_are_few_whatever_the_length_of_packe
     assert_balance(&[&owner]);
 }
 
+/// In a long buffer each, as many bytes wait, and no more: the next reader finds as many buffers, and the last packet is not later.
+#[test]
+fn ports_buffers_of_super_frames_in_one_piece_are_as_few() {
+    const LONG: usize = 60_000;
+    let mut rig = Rig::new(1);
+    let ring = ring(1);
+    let mut owner = rig.worker(vec![ring.clone()]);
+    let mut other = worker();
+    other.hand_off(0, ring.clone());
+    rig.saturate(&mut owner);
+    for _ in 0..50 {
+        send(&mut owner, rig.long_packet(LONG));
+    }
+    assert_eq!((owner.waiting, owner.queued), (8 * 29, 8), "256 buffers have room for 8 times 29");
+    assert_eq!(rig.pool.long().in_use, 8);
+    assert_eq!(drops(&owner, DropReason::TX_FULL), 42);
+    for _ in 0..50 {
+        offer(&mut other, 0, rig.long_packet(LONG));
+    }
+    assert_eq!((ring.buffers(), other.handed), (35 * 29, 35 * 29), "of 1,024");
+    assert_eq!(drops(&other, DropReason::TX_HANDOFF_FULL), 15);
+    other.flush();
+    let mut arrived = 0;
+    for turn in 1..20 {
+        arrived += rig.arrived();
+        turn_at(&mut owner, turn);
+    }
+    assert_eq!((arrived + rig.arrived(), rig.pool.in_use()), (RING + 8 + 35, 0));
+    assert_eq!((owner.waiting, ring.buffers()), (0, 0));
+    assert_balance(&[&owner, &other]);
+}
+
 /// A queue that takes each packet at once loses none, though a burst of them is more than may wait.
 #[test]
 fn ports_buffers_of_a_burst_of_long_packets_pass_a_free_queue() {
