@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -229,4 +229,129 @@ fn upgrade_is_refused_where_something_acknowledged_would_be_lost() {
     assert!(running.exited().is_none() && daemon.ctl("show vpc").contains("red"));
     running.signal("TERM");
     assert!(running.wait(PATIENCE).success());
+}
+
+/// The next message but signs of life, which is of a kind.
+#[track_caller]
+fn awaited(stream: &mut UnixStream, kind: &str) -> Value {
+    loop {
+        let message = hear(stream);
+        if message != "alive" {
+            assert!(message == kind || message.get(kind).is_some(), "{message} instead of {kind}");
+            return message;
+        }
+    }
+}
+
+/// An old process, of which a test says what it does.
+struct Old {
+    door: PathBuf,
+    listener: UnixListener,
+}
+
+impl Old {
+    fn at(socket: &Path) -> Self {
+        let mut door = socket.as_os_str().to_owned();
+        door.push(".upgrade");
+        let door = PathBuf::from(door);
+        Self { listener: UnixListener::bind(&door).unwrap(), door }
+    }
+
+    /// Lets everything go to the next process that asks.
+    fn let_go(&self) -> UnixStream {
+        let (mut stream, _) = self.listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let hello = awaited(&mut stream, "hello");
+        assert_eq!(hello["hello"]["waits_for_end"], true, "{hello}");
+        let ready =
+            json!({ "version": 1, "pid": std::process::id(), "hears_alive": true, "tells_end": true });
+        say(&mut stream, &json!({ "ready": ready })).unwrap();
+        awaited(&mut stream, "freeze");
+        say(&mut stream, &json!("complete")).unwrap();
+        awaited(&mut stream, "take");
+        say(&mut stream, &json!("stopped")).unwrap();
+        say(&mut stream, &json!("released")).unwrap();
+        stream
+    }
+}
+
+/// Of the two processes of an upgrade exactly one goes on, whatever the last word became.
+#[test]
+fn upgrade_of_one_that_is_late_leaves_one_switch() {
+    let host = Netns::new("host");
+    let mut daemon = Daemon::start(&host, "");
+    daemon.ctl("shutdown");
+    daemon.assert_clean_end();
+    // The old one has hung up and is back, before the new one was done or just then.
+    for is_heard in [false, true] {
+        let old = Old::at(daemon.socket());
+        let new = daemon.begin_upgrade(&host);
+        let mut link = old.let_go();
+        if is_heard {
+            awaited(&mut link, "done");
+        }
+        drop(link);
+        let said = refused(new);
+        let process = format!("process {}) has come back", std::process::id());
+        assert!(said.contains(&process) && said.contains("this one ends"), "{said}");
+        assert!(old.door.exists() && !daemon.socket().exists(), "the old one's is left to it");
+        std::fs::remove_file(&old.door).unwrap();
+    }
+    // It ended as it should, or by itself.
+    for is_told in [false, true] {
+        let old = Old::at(daemon.socket());
+        let mut new = daemon.begin_upgrade(&host);
+        let mut link = old.let_go();
+        awaited(&mut link, "done");
+        if is_told {
+            say(&mut link, &json!("ended")).unwrap();
+        }
+        drop((old.listener, link));
+        new.wait_output("the switch runs", PATIENCE);
+        new.signal("TERM");
+        assert!(new.wait(PATIENCE).success(), "{}", new.output());
+        assert!(!old.door.exists() && !daemon.socket().exists());
+    }
+}
+
+/// A new process that hangs with the control socket and the state file in its hands: the old one has both again when it has gone.
+#[test]
+fn upgrade_by_one_that_hangs_takes_socket_and_state_for_no_longer_than_it_lives() {
+    let host = Netns::new("host");
+    let dir = Workdir::new("state");
+    let state = dir.path().join("state");
+    let control = format!("[control]\nstate = \"{}\"\n", state.display());
+    let mut daemon = Daemon::start(&host, &control);
+    daemon.ctl("vpc add red vni 100");
+    let hello = json!({ "hello": { "version": 1, "state": { "file": state } } });
+    let mut stream = connect(&door(&daemon));
+    say(&mut stream, &hello).unwrap();
+    assert_eq!(hear(&mut stream)["ready"]["version"], 1);
+    say(&mut stream, &json!("freeze")).unwrap();
+    while hear(&mut stream) != "complete" {}
+    say(&mut stream, &json!({ "take": { "beside": [] } })).unwrap();
+    assert_eq!([hear(&mut stream), hear(&mut stream)], ["stopped", "released"]);
+    let listener = UnixListener::bind(daemon.socket()).unwrap();
+    let lock = std::fs::File::open(dir.path().join("state.lock")).unwrap();
+    lock.lock().unwrap();
+    wait_for("the old one to be back, without what the new one has", PATIENCE, || {
+        let log = daemon.log();
+        let words = ["this one comes back", "cannot be opened again yet", "still has the state file"];
+        words.iter().all(|word| log.contains(word)).then_some(())
+    });
+    // Of the one that ends, as the kernel does it.
+    drop((listener, lock, stream));
+    wait_for("the old one to answer again", PATIENCE, || daemon.try_ctl("show workers").ok());
+    wait_for("the old one to have its state again", PATIENCE, || {
+        daemon.log().contains("the state file is this switch's again").then_some(())
+    });
+    let lock = std::fs::File::open(dir.path().join("state.lock")).unwrap();
+    assert!(lock.try_lock().is_err(), "it has the lock");
+    daemon.ctl("vpc add blue vni 200");
+    assert!(daemon.ctl("show vpc").contains("red"));
+    daemon.upgrade(&host);
+    let shown = daemon.ctl("show vpc");
+    assert!(shown.contains("red") && shown.contains("blue"), "{shown}");
+    daemon.ctl("shutdown");
+    daemon.assert_clean_end();
 }

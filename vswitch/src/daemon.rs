@@ -35,6 +35,8 @@ use crate::switch::{Switch, TEND_EVERY_MS};
 
 /// Requests of all clients that may wait.
 const JOBS: usize = 64;
+/// How soon the control socket is opened again where that was not possible.
+const SOCKETS_AGAIN: Duration = Duration::from_secs(1);
 /// Between two looks for ports that somebody waits for.
 pub(crate) const PORTS_EVERY: Duration = Duration::from_millis(2);
 /// How long a switch tries to listen by TCP where the one before may still do.
@@ -141,10 +143,16 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
             )
             .ok()
     };
-    let mut door = open_door();
-    if let Some(predecessor) = predecessor {
-        predecessor.done();
+    // Who has the door open is the switch: not before the old one ends.
+    if let Some(predecessor) = predecessor
+        && let Err(error) = predecessor.done()
+    {
+        // What this one took is the other's again.
+        controller.switch.is_succeeded();
+        controller.switch.stop();
+        return Err(error.into());
     }
+    let mut door = open_door();
     match (tcp, &api.tcp, keys) {
         (Some(tcp), ..) => tcps.send(tcp).await.context("the API's thread has ended")?,
         (None, Some(tcp), Some(keys)) => drop(tokio::spawn(listen(tcp.clone(), keys, tcps))),
@@ -162,7 +170,8 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         tracing::warn!(%error, "system calls are not confined; write `[control] seccomp = \"off\"` where the kernel has no filters");
     }
     tracing::info!(socket = %api.socket.display(), ?seccomp, "the switch runs");
-    let mut deaf = false;
+    // When the control socket is to be opened again, while nobody can connect; and whether it was told why it cannot.
+    let mut deaf: Option<(Instant, bool)> = None;
     let mut reloading = None;
     let mut clock = tokio::time::interval(Duration::from_millis(TEND_EVERY_MS));
     clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -181,7 +190,24 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
                     reloading = reload(&mut controller, attempt);
                 }
             }
-            _ = clock.tick() => turn(&mut controller, "a turn of control", |switch| switch.tend(Instant::now())),
+            _ = clock.tick() => {
+                turn(&mut controller, "a turn of control", |switch| switch.tend(Instant::now()));
+                if let Some((_, is_told)) = deaf.filter(|(due, _)| *due <= Instant::now()) {
+                    deaf = match Sockets::bind(&api) {
+                        Ok(sockets) => {
+                            serving = sockets.serve(&clients);
+                            tracing::info!(socket = %api.socket.display(), "the control socket is open again");
+                            None
+                        }
+                        Err(error) => {
+                            if !is_told {
+                                tracing::error!(%error, "the control socket cannot be opened again yet; it is tried every {SOCKETS_AGAIN:?}");
+                            }
+                            Some((Instant::now() + SOCKETS_AGAIN, true))
+                        }
+                    };
+                }
+            }
             () = tokio::time::sleep(Duration::from_millis(BUSY_EVERY_MS)), if controller.switch.is_busy() => {
                 turn(&mut controller, "a turn of queue pairs", Switch::hurry);
             }
@@ -196,19 +222,13 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
                     // The new process may have put its own in its place.
                     door.iter_mut().for_each(Door::keep);
                     door = open_door();
-                    match Sockets::bind(&api) {
-                        Ok(sockets) => (serving, deaf) = (sockets.serve(&clients), false),
-                        Err(error) => {
-                            tracing::error!(%error, "the control socket cannot be opened again; restart the switch when it suits");
-                            deaf = true;
-                        }
-                    }
+                    deaf = Some((Instant::now(), false));
                 }
             }
-            ended = serving.ended(), if !deaf => {
-                // Nobody can connect any more; everything else goes on, and signals still end it in order.
-                tracing::error!(?ended, "the control socket is closed; restart the switch when it suits");
-                deaf = true;
+            ended = serving.ended(), if deaf.is_none() => {
+                // Nobody can connect meanwhile; everything else goes on, and signals still end it in order.
+                tracing::error!(?ended, "the control socket is closed; it is opened again");
+                deaf = Some((Instant::now(), false));
             }
             _ = interrupt.recv() => {
                 if !has_console {

@@ -50,6 +50,7 @@ pub struct Door {
 pub struct Successor {
     link: Link,
     takes_forwarding: bool,
+    waits_for_end: bool,
     _place: Taken,
 }
 
@@ -187,8 +188,10 @@ fn hear(
         link.send(&Message::Refused { why: why.clone() }, PATIENCE)?;
         Err(HandoverError::Refused(why))
     };
-    let (takes_forwarding, state) = match link.receive(PATIENCE)? {
-        Message::Hello { version: VERSION, takes_forwarding, state } => (takes_forwarding, state),
+    let (takes_forwarding, waits_for_end, state) = match link.receive(PATIENCE)? {
+        Message::Hello { version: VERSION, takes_forwarding, waits_for_end, state } => {
+            (takes_forwarding, waits_for_end, state)
+        }
         Message::Hello { version, .. } => {
             let why = format!(
                 "it speaks version {VERSION} of the hand-over, the new one {version}: restart instead"
@@ -202,9 +205,10 @@ fn hear(
         Err(why) => return refuse(&mut link, why),
     };
     drop(stranger);
-    link.send(&Message::Ready { version: VERSION, pid: std::process::id(), hears_alive: true }, PATIENCE)?;
+    let pid = std::process::id();
+    link.send(&Message::Ready { version: VERSION, pid, hears_alive: true, tells_end: true }, PATIENCE)?;
     match link.receive_alive(SILENCE, PREPARATION)? {
-        Message::Freeze => Ok(Successor { link, takes_forwarding, _place: taken }),
+        Message::Freeze => Ok(Successor { link, takes_forwarding, waits_for_end, _place: taken }),
         _ => Err(HandoverError::out_of_turn()),
     }
 }
@@ -241,13 +245,14 @@ impl Successor {
         self.link.send(&Message::Stopped, PATIENCE)
     }
 
-    /// Says that everything is free; returns when the new process forwards.
+    /// Says that everything is free; returns when the new process forwards, and knows that this one ends.
     ///
     /// # Errors
-    /// [`HandoverError`]: it is gone, and this one has to come back.
+    /// [`HandoverError`]: it is gone, or will be, and this one has to come back.
     pub fn released(&mut self) -> Result<(), HandoverError> {
         self.link.send(&Message::Released, PATIENCE)?;
         match self.link.receive_alive(SILENCE, WORK)? {
+            Message::Done if self.waits_for_end => self.link.send(&Message::Ended, PATIENCE),
             Message::Done => Ok(()),
             _ => Err(HandoverError::out_of_turn()),
         }
@@ -267,7 +272,8 @@ mod tests {
         let terms = Terms::of(Some(Path::new("/nowhere/state")));
         let hears = std::thread::spawn(move || hear(old, 1, &place, stranger, &terms).map(drop));
         let mut link = Link::new(new);
-        link.send(&Message::Hello { version: VERSION, takes_forwarding: true, state }, PATIENCE).unwrap();
+        let hello = Message::Hello { version: VERSION, takes_forwarding: true, state, waits_for_end: true };
+        link.send(&hello, PATIENCE).unwrap();
         let answer = link.receive(PATIENCE).unwrap();
         drop(link);
         assert!(hears.join().unwrap().is_err());
@@ -292,7 +298,8 @@ mod tests {
     fn given(takes_forwarding: bool, tables: Vec<Chunk>) -> Vec<Chunk> {
         let (old, new) = UnixStream::pair().unwrap();
         let place = Place::default().take(1).unwrap();
-        let mut successor = Successor { link: Link::new(old), takes_forwarding, _place: place };
+        let link = Link::new(old);
+        let mut successor = Successor { link, takes_forwarding, waits_for_end: false, _place: place };
         let gives = std::thread::spawn(move || successor.give(tables).map(|_| ()));
         let (mut link, mut chunks) = (Link::new(new), Vec::new());
         loop {
@@ -305,6 +312,26 @@ mod tests {
         link.send(&Message::Take { beside: Vec::new() }, PATIENCE).unwrap();
         gives.join().unwrap().unwrap();
         chunks
+    }
+
+    #[test]
+    fn only_one_that_waits_for_it_hears_that_this_one_ends_and_if_it_cannot_this_one_comes_back() {
+        for (waits_for_end, stays) in [(true, true), (false, true), (true, false), (false, false)] {
+            let (old, new) = UnixStream::pair().unwrap();
+            let place = Place::default().take(1).unwrap();
+            let mut successor =
+                Successor { link: Link::new(old), takes_forwarding: true, waits_for_end, _place: place };
+            let releases = std::thread::spawn(move || successor.released());
+            let mut link = Link::new(new);
+            assert!(matches!(link.receive(PATIENCE).unwrap(), Message::Released));
+            if !stays {
+                // As one that has given up waiting.
+                assert!(link.receive_last(Duration::from_millis(1)).is_err());
+            }
+            link.send(&Message::Done, PATIENCE).unwrap();
+            assert_eq!(releases.join().unwrap().is_ok(), stays || !waits_for_end);
+            assert_eq!(matches!(link.receive(PATIENCE), Ok(Message::Ended)), stays && waits_for_end);
+        }
     }
 
     #[test]

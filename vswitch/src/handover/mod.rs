@@ -14,14 +14,15 @@
 //!                                        closes its other ports, leaves its connections in their file
 //!                    ◄─────────────────  released
 //!   opens the other ports, forwards, opens sockets
-//!   done             ─────────────────►  closes what is left, ends
+//!   done             ─────────────────►
+//!                    ◄─────────────────  ended: it closes what is left, and ends
 //! ```
 //! What two processes may have open are packet sockets on interfaces of the kernel (`veth`, `af-packet`): each gets every packet. What has
 //! come there until the old one stops was forwarded by it, and what comes from then on waits for the new one.
 //!
 //! Until it has heard `done` the old process is able to come back, and does so when the new one ends or is late: it opens its ports
 //! and sockets again and goes on with its own tables. The new process goes on alone when the old one has ended after its tables
-//! were there. Each step has a deadline, and in those that take long the new process says all the time that it lives (`alive`): one that hangs is
+//! were there, and ends when that has come back: of two, one has said or heard `ended`. Each step has a deadline, and in those that take long the new process says all the time that it lives (`alive`): one that hangs is
 //! soon given up. One process at a time takes over; others hear at once who does.
 
 mod alive;
@@ -51,6 +52,16 @@ pub enum HandoverError {
     /// The old one says why not.
     #[error("the switch that runs does not hand over: {0}")]
     Refused(String),
+    /// The old one has come back.
+    #[error(
+        "this process was late, and the switch that it was to take over from (process {pid}) has come back and forwards ({why}): this one ends;          see its log for what took so long, and try again"
+    )]
+    TooLate {
+        /// The old process.
+        pid: u32,
+        /// What became of the last word.
+        why: Box<HandoverError>,
+    },
     /// Nobody there.
     #[error("no switch hands over at {path}: {source}; where none runs, start one by `vswitch run`")]
     Nobody {

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::alive::Alive;
 use super::tables::Tables;
@@ -15,6 +15,10 @@ use super::{HandoverError, VERSION, socket_beside};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long it may take to close its ports.
 const RELEASE: Duration = Duration::from_secs(20);
+/// How long it may take to hear that it may end, on a machine that has other work.
+const END: Duration = Duration::from_secs(10);
+/// How long the socket of a process that has closed its end may still be there while it ends.
+const LEAVING: Duration = Duration::from_millis(200);
 
 /// A switch that runs and has said that it hands over.
 #[derive(Debug)]
@@ -24,6 +28,7 @@ pub struct Predecessor {
     /// Its process.
     pub pid: u32,
     hears_alive: bool,
+    tells_end: bool,
     /// While nothing else is said.
     alive: Option<Alive>,
 }
@@ -39,10 +44,11 @@ impl Predecessor {
         let stream = stream.map_err(|source| HandoverError::Nobody { path: socket.clone(), source })?;
         let mut link = Link::new(stream);
         let state = StatePlace::of(state);
-        link.send(&Message::Hello { version: VERSION, takes_forwarding: true, state }, PATIENCE)?;
+        let hello = Message::Hello { version: VERSION, takes_forwarding: true, state, waits_for_end: true };
+        link.send(&hello, PATIENCE)?;
         match link.receive(PATIENCE)? {
-            Message::Ready { pid, hears_alive, .. } => {
-                let mut found = Self { link, socket, pid, hears_alive, alive: None };
+            Message::Ready { pid, hears_alive, tells_end, .. } => {
+                let mut found = Self { link, socket, pid, hears_alive, tells_end, alive: None };
                 found.works()?;
                 Ok(found)
             }
@@ -116,19 +122,42 @@ impl Predecessor {
         }
     }
 
-    /// Tells it that it may end.
-    pub fn done(mut self) {
-        if let Err(error) = self.send(&Message::Done) {
-            tracing::info!(%error, "the old switch does not hear that it may end");
+    /// Tells it that it may end, before this process has the socket for upgrades; returns when it does, or has.
+    ///
+    /// # Errors
+    /// [`HandoverError::TooLate`]: it has not heard that in its time, has come back and forwards. Of the two this one has to go.
+    pub fn done(mut self) -> Result<(), HandoverError> {
+        let heard = match self.send(&Message::Done) {
+            Ok(()) if self.tells_end => self.link.receive_last(END).and_then(|message| match message {
+                Message::Ended => Ok(()),
+                other => Err(unexpected(other)),
+            }),
+            told => told,
+        };
+        match heard {
+            Ok(()) => Ok(()),
+            Err(error) if self.is_dead() => {
+                tracing::info!(%error, "the old switch ended by itself");
+                Ok(())
+            }
+            Err(error) => Err(HandoverError::TooLate { pid: self.pid, why: Box::new(error) }),
         }
     }
 
     /// Its socket is there as long as it is.
     fn is_dead(&self) -> bool {
+        const AGAIN: Duration = Duration::from_millis(20);
         let refused = |error: io::Error| {
             matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
         };
-        UnixStream::connect(&self.socket).is_err_and(refused)
+        let began = Instant::now();
+        loop {
+            let is_dead = UnixStream::connect(&self.socket).is_err_and(refused);
+            if is_dead || began.elapsed() > LEAVING {
+                return is_dead;
+            }
+            std::thread::sleep(AGAIN);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Messages of an upgrade: a length of four bytes, and JSON. Both are bounded, and so is the time that each takes.
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,9 @@ pub(super) enum Message {
         /// Where it keeps its state.
         #[serde(default)]
         state: StatePlace,
+        /// It waits for [`Message::Ended`], which not every one does that speaks this version.
+        #[serde(default)]
+        waits_for_end: bool,
     },
     Ready {
         version: u32,
@@ -32,6 +36,9 @@ pub(super) enum Message {
         /// It takes [`Message::Alive`], which not every one does that speaks this version.
         #[serde(default)]
         hears_alive: bool,
+        /// It says [`Message::Ended`] to one that waits for it.
+        #[serde(default)]
+        tells_end: bool,
     },
     Refused {
         why: String,
@@ -48,6 +55,8 @@ pub(super) enum Message {
     Stopped,
     Released,
     Done,
+    /// The old process does not come back.
+    Ended,
 }
 
 /// A connection to the other process.
@@ -108,6 +117,17 @@ impl Link {
         }
     }
 
+    /// As [`receive`](Self::receive), of a message after which the other end goes on as if it had been heard: what it has not said when this
+    /// returns, it cannot say any more, and hears so.
+    pub fn receive_last(&mut self, limit: Duration) -> Result<Message, HandoverError> {
+        const AT_ONCE: Duration = Duration::from_millis(100);
+        self.receive(limit).or_else(|error| {
+            self.0.shutdown(Shutdown::Read)?;
+            // It may have been said just before.
+            self.receive(AT_ONCE).map_err(|_| error)
+        })
+    }
+
     /// The same connection, once more.
     pub fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
@@ -151,27 +171,32 @@ mod tests {
     #[test]
     fn what_is_sent_is_received() {
         let (mut one, other) = pair();
-        one.send(&Message::Ready { version: 1, pid: 7, hears_alive: true }, SOON).unwrap();
+        let ready = Message::Ready { version: 1, pid: 7, hears_alive: true, tells_end: true };
+        one.send(&ready, SOON).unwrap();
         let message = Link::new(other).receive(SOON).unwrap();
-        assert!(matches!(message, Message::Ready { version: 1, pid: 7, hears_alive: true }), "{message:?}");
+        assert_eq!(format!("{message:?}"), format!("{ready:?}"));
     }
 
     #[test]
-    fn one_that_does_not_say_whether_it_hears_signs_of_life_does_not() {
+    fn one_that_does_not_say_whether_it_hears_signs_of_life_or_tells_its_end_does_not() {
         let (mut one, mut other) = pair();
         let body = br#"{"ready":{"version":1,"pid":7}}"#;
         other.write_all(&[&(body.len() as u32).to_be_bytes()[..], body].concat()).unwrap();
         let message = one.receive(SOON).unwrap();
-        assert!(matches!(message, Message::Ready { hears_alive: false, .. }), "{message:?}");
+        assert!(
+            matches!(message, Message::Ready { hears_alive: false, tells_end: false, .. }),
+            "{message:?}"
+        );
     }
 
     #[test]
-    fn one_that_does_not_say_that_it_takes_forwarding_does_not() {
+    fn one_that_does_not_say_that_it_takes_forwarding_or_waits_for_an_end_does_not() {
         let (mut one, mut other) = pair();
         let body = br#"{"hello":{"version":1}}"#;
         other.write_all(&[&(body.len() as u32).to_be_bytes()[..], body].concat()).unwrap();
         let message = one.receive(SOON).unwrap();
-        let expected = Message::Hello { version: 1, takes_forwarding: false, state: StatePlace::Untold };
+        let state = StatePlace::Untold;
+        let expected = Message::Hello { version: 1, takes_forwarding: false, state, waits_for_end: false };
         assert_eq!(format!("{message:?}"), format!("{expected:?}"));
     }
 
@@ -179,11 +204,27 @@ mod tests {
     fn places_of_states_go_over_as_they_are() {
         for state in [StatePlace::Nowhere, StatePlace::File("/var/lib/vswitch/state".into())] {
             let (mut one, other) = pair();
-            let hello = Message::Hello { version: 1, takes_forwarding: true, state };
+            let hello = Message::Hello { version: 1, takes_forwarding: true, state, waits_for_end: true };
             one.send(&hello, SOON).unwrap();
             let message = Link::new(other).receive(SOON).unwrap();
             assert_eq!(format!("{message:?}"), format!("{hello:?}"));
         }
+    }
+
+    /// Of the two exactly one goes on: what was said in the last moment is heard, and what was not cannot be said any more.
+    #[test]
+    fn a_last_word_is_heard_or_cannot_be_said() {
+        let (mut one, other) = pair();
+        let mut other = Link::new(other);
+        other.send(&Message::Ended, SOON).unwrap();
+        assert!(
+            matches!(one.receive_last(Duration::ZERO), Ok(Message::Ended)),
+            "it was there before its time was over"
+        );
+        let (mut one, other) = pair();
+        let mut other = Link::new(other);
+        assert!(one.receive_last(Duration::from_millis(1)).is_err());
+        assert!(other.send(&Message::Ended, SOON).unwrap_err().is_end());
     }
 
     #[test]

@@ -71,7 +71,19 @@ impl StateLock {
 /// # Errors
 /// [`LockError::Held`].
 pub fn take_told(state: Option<&Path>) -> Result<Option<StateLock>, LockError> {
-    match state.map(StateLock::take).transpose() {
+    told(state.map(StateLock::take))
+}
+
+/// As [`take_told`], without waiting for a process that has it.
+///
+/// # Errors
+/// [`LockError::Held`].
+pub fn try_told(state: Option<&Path>) -> Result<Option<StateLock>, LockError> {
+    told(state.map(|state| StateLock::take_within(state, Duration::ZERO)))
+}
+
+fn told(taken: Option<Result<StateLock, LockError>>) -> Result<Option<StateLock>, LockError> {
+    match taken.transpose() {
         Err(error @ LockError::System { .. }) => {
             tracing::warn!("{error}");
             Ok(None)

@@ -17,7 +17,6 @@ use crate::config::{Config, PortSpec, Relocation};
 use crate::handover::tables::{Chunk, ROWS, Tables, split};
 use crate::port::{Undo, shared_interface};
 use crate::state::journal::Saver;
-use crate::state::lock;
 use crate::state::owners::Owner;
 use crate::topology::{Extent, punt_name};
 
@@ -124,14 +123,11 @@ impl Switch {
     pub fn come_back(&mut self, forwards: bool) -> Result<(), SwitchError> {
         // The new process may have written the state file: the next change writes all of it.
         let path = self.saved.take().map(|saver| saver.path().to_owned());
+        self.saved = path.as_deref().map(Saver::new);
         // One that did not get as far as letting go has it still.
         if self.state_lock.is_none() {
-            self.state_lock = lock::take_told(path.as_deref()).unwrap_or_else(|error| {
-                tracing::error!(%error, "the new process still has the state file; end that process, or changes may be lost");
-                None
-            });
+            self.lock_state(Instant::now());
         }
-        self.saved = path.as_deref().map(Saver::new);
         // Nor is the file of connections this one's any more.
         self.connections.keep_again(self.topology.snapshot());
         self.ports.close_kept();

@@ -85,6 +85,8 @@ pub struct Switch {
     saved: Option<Saver>,
     /// That no other switch saves there.
     state_lock: Option<StateLock>,
+    /// When it is tried again to take that, while another process has it.
+    lock_due: Option<Instant>,
     changes: changes::Changes,
     /// The config file as it was last applied: what is not in it was made at run time.
     file: Option<Arc<Source>>,
@@ -227,6 +229,7 @@ impl Switch {
             started: Instant::now(),
             saved: None,
             state_lock: None,
+            lock_due: None,
             changes: changes::Changes::default(),
             file: None,
             owners: Owners::default(),

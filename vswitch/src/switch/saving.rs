@@ -3,12 +3,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Switch, SwitchError};
 use crate::config::{Config, Source};
 use crate::state::change::Change;
 use crate::state::journal::Saver;
+use crate::state::lock;
 use crate::state::owners::Owners;
 
 /// When a change is saved.
@@ -153,9 +154,35 @@ impl Switch {
         }
     }
 
+    /// Takes the lock on the state file; where another process has it, later.
+    pub(super) fn lock_state(&mut self, now: Instant) {
+        const AGAIN: Duration = Duration::from_secs(1);
+        let path = self.saved.as_ref().map(|saver| saver.path().to_owned());
+        let is_later = self.lock_due.take().is_some();
+        match lock::try_told(path.as_deref()) {
+            Ok(lock) => {
+                self.state_lock = lock;
+                if is_later {
+                    // Whoever had it may have written the file: all of it is written anew.
+                    self.saved = path.as_deref().map(Saver::new);
+                    tracing::info!("the state file is this switch's again");
+                }
+            }
+            Err(error) => {
+                if !is_later {
+                    tracing::error!(%error, "the other process still has the state file, and changes may be lost until it ends");
+                }
+                self.lock_due = Some(now + AGAIN);
+            }
+        }
+    }
+
     /// Has the state file written when that is due: after a start that found one, when its journal has grown long, and after a fault,
     /// again and again; the writing is a thread's of its own.
     pub(super) fn tend_state(&mut self, now: Instant) {
+        if self.lock_due.is_some_and(|due| due <= now) {
+            self.lock_state(now);
+        }
         let Some(saver) = &mut self.saved else { return };
         if let Err(error) = saver.tend() {
             tracing::warn!(file = %saver.path().display(), %error, "the state file was not written anew; it is tried again, and the next change writes all of it");

@@ -56,6 +56,17 @@ fn a_switch_that_lets_go_lets_go_of_its_state_and_takes_it_again() {
     drop(StateLock::take(&state).unwrap());
     switch.come_back(false).unwrap();
     assert!(StateLock::take(&state).is_err());
+    // Of a process that ends only after this one is back, it is had as soon as that has ended; what that wrote does not stay.
+    switch.let_go_all(&[], || {}).unwrap();
+    let other = StateLock::take(&state).unwrap();
+    switch.come_back(false).unwrap();
+    drop(other);
+    std::fs::write(&state, "of another process").unwrap();
+    let is_own = |switch: &mut Switch| {
+        switch.tend(Instant::now() + Duration::from_secs(2));
+        StateLock::take(&state).is_err() && !std::fs::read_to_string(&state).unwrap().contains("of another")
+    };
+    assert!((0..10).any(|_| is_own(&mut switch)));
     switch.stop();
     std::fs::remove_file(state.with_extension("lock")).unwrap();
 }
