@@ -98,6 +98,8 @@ pub enum Event {
 #[derive(Clone)]
 pub struct Events {
     queue: Arc<ArrayQueue<Event>>,
+    /// What a neighbour said found no place there.
+    missed: Arc<AtomicBool>,
     /// Messages of the connection manager that vNICs of this host sent, and that they got.
     messages: Arc<[Messages; 2]>,
     /// Of each vNIC, the interface identifier of the link-local address that it asked for last; 0: none. A vNIC that asks
@@ -136,6 +138,7 @@ impl Events {
         let asked = Arc::new(ArrayQueue::new(capacity.min(MOST_WAITING)));
         Self {
             queue: Arc::new(ArrayQueue::new(capacity)),
+            missed: Arc::default(),
             messages: Arc::new(MESSAGE_RATES.map(|rate| Messages::new(capacity, vnics, rate))),
             wished,
             floating,
@@ -149,10 +152,18 @@ impl Events {
         }
     }
 
-    /// Tells control, or forgets the event when the queue is full.
+    /// Tells control, or forgets the event when the queue is full; of what neighbours say it [is known](Self::take_missed) then.
     #[inline]
     pub fn push(&self, event: Event) {
-        let _ = self.queue.push(event);
+        if let Err(Event::Neighbour { .. }) = self.queue.push(event) {
+            self.missed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether something that a neighbour of the underlay said was forgotten since the last question: any of them may have another MAC by
+    /// now.
+    pub fn take_missed(&self) -> bool {
+        self.missed.load(Ordering::Relaxed) && self.missed.swap(false, Ordering::Relaxed)
     }
 
     /// Tells control of a message that a vNIC of this host sent or got; `false`, and it is lost, when these are too many of the

@@ -164,6 +164,32 @@ fn offload_eswitch_keeps_order_ipv6_in_ipv6() {
     in_and_out(Family::V6, Family::V6, "");
 }
 
+/// Flows in hardware that the workers do not know any more come back to software, where they are counted again.
+#[test]
+fn offload_flows_that_workers_have_forgotten_are_learned_anew() {
+    const FLOWS: u32 = 4;
+    let hosts = hosts(Family::V4, "[offload.simulated]\nrefresh = \"100ms\"\n");
+    let daemon = &hosts.daemon;
+    let flows = Flows::start(&hosts.red.netns, &hosts.far.netns, hosts.far.address(Family::V4), FLOWS);
+    wait_inside(daemon, 2 * i64::from(FLOWS));
+    daemon.ctl("clear nft");
+    let unknown = || figure(daemon, "/so-far/unknown-to-workers");
+    wait_for("hardware to tell of each that nobody knows it", Duration::from_secs(10), || {
+        (unknown() >= 2 * i64::from(FLOWS)).then_some(())
+    });
+    wait_inside(daemon, 2 * i64::from(FLOWS));
+    // All of them are known: what hardware does is in the books of the table.
+    let (before, already) = (unknown(), counted(daemon, "vnic red", |_, destination| destination == SERVER));
+    wait_done(daemon, 1000);
+    assert_eq!(unknown(), before);
+    let more = counted(daemon, "vnic red", |_, destination| destination == SERVER) - already;
+    assert!(more > 300, "{more} of 1,000 each way");
+    flows.stop(FLOWS);
+    wait_empty(daemon);
+    daemon.assert_conserved();
+    hosts.daemon.stop();
+}
+
 /// A device that will not have flows, or not all of them: traffic goes on, and everything says why.
 fn unwilling(device: &str, words: &str, counter: &str) {
     const FLOWS: u32 = 4;

@@ -120,6 +120,8 @@ pub struct Switch {
     events: EventLog,
     /// When the network was last tended.
     tended: Instant,
+    /// When all neighbours were asked at last because one may have said something that was forgotten.
+    doubted: Option<Instant>,
     /// Much memory was freed, or is about to be.
     trims: bool,
     /// When interfaces were last looked for.
@@ -254,6 +256,7 @@ impl Switch {
             probing: probing::ProbeControl::default(),
             events: EventLog::default(),
             tended: Instant::now(),
+            doubted: None,
             trims: false,
             looked: Instant::now(),
             learned: Instant::now(),

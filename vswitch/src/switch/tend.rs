@@ -30,6 +30,10 @@ const FLOAT_EVERY: Duration = Duration::from_millis(100);
 /// Most events that are taken in at a time.
 const EVENTS: usize = 8192;
 
+/// How often all neighbours are asked at most because something that one of them said was forgotten: strangers may say as much as they
+/// like.
+const DOUBT_EVERY: Duration = Duration::from_secs(1);
+
 impl Switch {
     /// One turn. Called every [`super::TEND_EVERY_MS`].
     pub fn tend(&mut self, now: Instant) {
@@ -87,6 +91,7 @@ impl Switch {
             }
         }
         self.forget_ended(&ended);
+        self.doubt_neighbours(now);
         self.tend_services(now);
         self.qos.tend(self.pool.now().ns);
         self.ports.tend(&self.pool);
@@ -121,6 +126,15 @@ impl Switch {
         }
         self.tend_heap();
         self.learn_addresses(now);
+    }
+
+    /// Has all neighbours asked when one of them may have said something that was forgotten.
+    fn doubt_neighbours(&mut self, now: Instant) {
+        let is_due = self.doubted.is_none_or(|at| now.saturating_duration_since(at) >= DOUBT_EVERY);
+        if is_due && self.pool.events.take_missed() {
+            self.doubted = Some(now);
+            self.neighbours.doubt_all();
+        }
     }
 
     /// Gives vNICs the addresses that they asked for or announced, not often, so that no guest makes more snapshots than that; and VTEPs
@@ -259,5 +273,54 @@ impl Switch {
             frame[..6].copy_from_slice(&to.0);
         }
         self.inject(probe.uplink, frame);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pipelines::event::Claim;
+    use wire::MacAddr;
+
+    use super::*;
+    use crate::switch::testing;
+    use crate::topology::underlay::NeighbourState;
+
+    /// More is said than waits for control: whoever it knows is asked, but not again and again.
+    #[test]
+    fn neighbours_are_asked_when_what_one_said_was_forgotten() {
+        let mut switch = testing::start(
+            "[[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"192.168.0.1/30\"]\n\
+             gateway = [\"192.168.0.2\"]\n",
+        );
+        let gateway = IpAddr::from([192, 168, 0, 2]);
+        let say = |switch: &Switch, address: IpAddr| {
+            let binding = Binding { address, mac: MacAddr([2, 0, 0, 0, 0, 2]) };
+            switch.pool.events.push(Event::Neighbour {
+                uplink: 0,
+                binding,
+                claim: Claim { overrides: true, confirms: true },
+            });
+        };
+        let state = |switch: &Switch| switch.neighbours.list()[0].2.state;
+        let flood = |switch: &Switch| (0..5000).for_each(|_| say(switch, [10, 0, 0, 1].into()));
+        let now = Instant::now();
+        let turn = |switch: &mut Switch, ms: u64| switch.tend(now + Duration::from_millis(ms));
+        say(&switch, gateway);
+        turn(&mut switch, 0);
+        assert!(matches!(state(&switch), NeighbourState::Reachable(_)));
+        (0..4000).for_each(|_| say(&switch, [10, 0, 0, 1].into()));
+        turn(&mut switch, 20);
+        assert!(matches!(state(&switch), NeighbourState::Reachable(_)), "all was heard");
+        flood(&switch);
+        turn(&mut switch, 40);
+        assert!(matches!(state(&switch), NeighbourState::Stale(_)));
+        flood(&switch);
+        turn(&mut switch, 60);
+        say(&switch, gateway);
+        turn(&mut switch, 80);
+        assert!(matches!(state(&switch), NeighbourState::Reachable(_)), "not again so soon");
+        turn(&mut switch, 1060);
+        assert!(matches!(state(&switch), NeighbourState::Stale(_)), "but it is not forgotten");
+        switch.stop();
     }
 }

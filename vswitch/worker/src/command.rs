@@ -105,7 +105,7 @@ impl Worker {
                     let unknown = done.iter().filter(|(selector, usage)| {
                         !self.overlay.account(&self.snapshot, selector, *usage, now)
                     });
-                    let _ = reply.send(unknown.count());
+                    let _ = reply.send(unknown.map(|(selector, _)| *selector).collect());
                 }
                 WorkerCommand::Watch(on) => {
                     self.watching = on;

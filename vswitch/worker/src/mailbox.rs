@@ -137,8 +137,8 @@ pub enum WorkerCommand {
     Hints(Option<HintQueue>),
     /// Say how much of these flows there was, as far as they are known. Some hundred at a time.
     Usage(Vec<FlowSelector>, Sender<Vec<Option<Usage>>>),
-    /// Count what hardware did of these flows; the answer is how many of them are not known. Some hundred at a time.
-    Account(Vec<(FlowSelector, Usage)>, Sender<usize>),
+    /// Count what hardware did of these flows; the answer is those that are not known. Some hundred at a time.
+    Account(Vec<(FlowSelector, Usage)>, Sender<Vec<FlowSelector>>),
     /// Show part of the queue pairs of one direction, from this line on, so many.
     Qps(Direction, u32, usize, Sender<QpPage>),
     /// Show these queue pairs of one direction as far as they are known. A few at a time.

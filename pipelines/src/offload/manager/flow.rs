@@ -45,6 +45,8 @@ pub enum Why {
     NotAdmitted,
     /// Its class is over its rate: what a meter turns away has to wait, and only software has queues.
     OverRate,
+    /// No worker has it in its table any more: its next packet puts it there again, in software.
+    Unknown,
 }
 
 impl fmt::Display for Status {
@@ -66,6 +68,7 @@ impl fmt::Display for Status {
             Why::Pinned => write!(f, "pinned"),
             Why::Off => write!(f, "offload is off"),
             Why::Stopped => write!(f, "the switch is stopped, or not in overlay mode"),
+            Why::Unknown => write!(f, "no worker knows it any more"),
             Why::NotAdmitted => write!(f, "its queue pair is not admitted"),
             Why::OverRate => write!(f, "its class is over its rate"),
         }

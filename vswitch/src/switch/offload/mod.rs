@@ -242,7 +242,13 @@ impl OffloadControl {
         };
         let mut debits = manager.reconcile(device, &tables, &samples, quiet, now_ns);
         debits.extend(left);
-        self.book(pool, snapshot, &debits)?;
+        let forgotten = self.book(pool, snapshot, &debits)?;
+        if !forgotten.is_empty() {
+            // Their next packets are counted where all others are.
+            let left =
+                self.manager.withdraw_all(device, |selector| forgotten.contains(selector), Why::Unknown);
+            self.book(pool, snapshot, &left)?;
+        }
         let manager = &self.manager;
         let inside: HashSet<FlowSelector> = manager
             .flows()
@@ -277,8 +283,13 @@ impl OffloadControl {
         manager.open_gates(device, quiet, now_ns);
     }
 
-    /// Has everybody pay and count what hardware did.
-    fn book(&mut self, pool: &Pool, snapshot: &Snapshot, debits: &[Debit]) -> Result<(), WorkerError> {
+    /// Has everybody pay and count what hardware did. Flows that their worker does not know any more.
+    fn book(
+        &mut self,
+        pool: &Pool,
+        snapshot: &Snapshot,
+        debits: &[Debit],
+    ) -> Result<HashSet<FlowSelector>, WorkerError> {
         let now_ns = pool.now().ns;
         let unread_ns = now_ns.saturating_sub(self.booked_ns);
         self.booked_ns = now_ns;

@@ -1,6 +1,6 @@
 //! What workers tell of their flows, and what they are told of those in hardware.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crossbeam::channel::{Receiver, bounded};
@@ -104,8 +104,12 @@ impl FlowWatch {
         Ok(samples)
     }
 
-    /// Has workers count what hardware did of their flows.
-    pub fn account(&mut self, pool: &Pool, done: &[(FlowSelector, Usage)]) -> Result<(), WorkerError> {
+    /// Has workers count what hardware did of their flows. Those that the worker which has told of them does not know any more.
+    pub fn account(
+        &mut self,
+        pool: &Pool,
+        done: &[(FlowSelector, Usage)],
+    ) -> Result<HashSet<FlowSelector>, WorkerError> {
         let home = |selector: &FlowSelector| self.flows.get(selector).map_or(0, |watched| watched.worker);
         let by_worker =
             self.by_worker(pool, done.iter().map(|(selector, usage)| (home(selector), (*selector, *usage))));
@@ -117,10 +121,14 @@ impl FlowWatch {
                 answers.push((worker, answer));
             }
         }
+        let mut forgotten = HashSet::new();
         for (worker, answer) in answers {
-            self.unknown += pool.workers[worker].mailbox().wait(&answer)? as u64;
+            let unknown = pool.workers[worker].mailbox().wait(&answer)?;
+            self.unknown += unknown.len() as u64;
+            // Of those that nobody told of it is not known which worker to ask.
+            forgotten.extend(unknown.into_iter().filter(|selector| self.flows.contains_key(selector)));
         }
-        Ok(())
+        Ok(forgotten)
     }
 
     /// Has the worker of a queue pair take its next packet for one in sequence, whatever came in between: hardware may
