@@ -85,17 +85,17 @@ pub fn queue_pair(key: &FlowKey, qpn: Qpn) -> Option<(Direction, QpKey)> {
 
 /// What a worker has counted of a flow in all; `None` when it does not know the flow.
 pub(crate) fn usage(nft: &Nft, rcft: &Rcft, selector: &FlowSelector) -> Option<Usage> {
+    // The flow of a queue pair is in the NFT, too, as `account` wants it.
+    let slot = match nft.find(&selector.key, selector.key.hash(nft.seed())) {
+        NONE => return None,
+        slot => slot,
+    };
     if let Some(qpn) = selector.qpn {
         let (direction, key) = queue_pair(&selector.key, qpn)?;
         return rcft.view(direction, &key).map(|pair| Usage { packets: pair.packets, bytes: pair.bytes });
     }
-    match nft.find(&selector.key, selector.key.hash(nft.seed())) {
-        NONE => None,
-        slot => {
-            let entry = nft.entry(slot);
-            Some(Usage { packets: entry.packets, bytes: entry.bytes })
-        }
-    }
+    let entry = nft.entry(slot);
+    Some(Usage { packets: entry.packets, bytes: entry.bytes })
 }
 
 /// Adds what hardware did of a flow to what the worker has counted. `false` when the worker does not know the flow.

@@ -30,6 +30,8 @@ const MIN_SEGMENT: u16 = 64;
 const MAX_NAME: usize = 24;
 /// Bytes of a long buffer, headroom included: as many as DPDK has numbers for.
 pub const LONG_DATA_ROOM: u16 = u16::MAX;
+/// Frames that are no longer do not take up a long buffer.
+pub const LONG_FRAME: usize = 16 << 10;
 /// Long buffers that each registered thread may keep for itself: those that it freed last are still in its cores' caches.
 const LONG_CACHE: u32 = 8;
 /// Bytes behind a buffer that are nobody's: librte_vhost writes a checksum of two bytes where the guest says, which may begin with the
@@ -194,7 +196,7 @@ impl Mempool {
         NonNull::new(raw).map(|raw| unsafe { Mbuf::from_raw(raw) })
     }
 
-    /// An empty packet in a long buffer, or `None` when none is free.
+    /// An empty packet in a long buffer, for a frame of more than [`LONG_FRAME`] bytes; `None` when none is free.
     #[inline]
     pub fn alloc_long(&self) -> Option<Mbuf> {
         // SAFETY: the pool is live (`inner`).

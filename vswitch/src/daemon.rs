@@ -147,8 +147,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     if let Some(predecessor) = predecessor
         && let Err(error) = predecessor.done()
     {
-        // What this one took is the other's again.
-        controller.switch.is_succeeded();
+        controller.switch.is_superseded();
         controller.switch.stop();
         return Err(error.into());
     }
@@ -193,6 +192,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
             _ = clock.tick() => {
                 turn(&mut controller, "a turn of control", |switch| switch.tend(Instant::now()));
                 if let Some((_, is_told)) = deaf.filter(|(due, _)| *due <= Instant::now()) {
+                    serving.close().await;
                     deaf = match Sockets::bind(&api) {
                         Ok(sockets) => {
                             serving = sockets.serve(&clients);
@@ -227,8 +227,10 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
             }
             ended = serving.ended(), if deaf.is_none() => {
                 // Nobody can connect meanwhile; everything else goes on, and signals still end it in order.
-                tracing::error!(?ended, "the control socket is closed; it is opened again");
-                deaf = Some((Instant::now(), false));
+                // Without the API's thread nobody would be answered.
+                let again = !clients.is_closed();
+                tracing::error!(?ended, again, "the control socket is closed; where it is not opened again, restart the switch when it suits");
+                deaf = again.then(|| (Instant::now() + SOCKETS_AGAIN, false));
             }
             _ = interrupt.recv() => {
                 if !has_console {

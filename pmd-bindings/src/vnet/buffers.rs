@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use wire::PacketBuf;
 
 use crate::mbuf::Mbuf;
-use crate::mempool::Mempool;
+use crate::mempool::{LONG_FRAME, Mempool};
 
 /// Buffers of a packet at most: 64 KiB in buffers that are half as large as usual.
 pub(crate) const MAX_SEGMENTS: usize = 64;
@@ -45,7 +45,7 @@ impl Buffers {
     /// Whether a frame of so many bytes is to lie in a long buffer.
     #[inline]
     fn is_long(&self, len: usize) -> bool {
-        len > FEW * self.pool.segment_room()
+        len > LONG_FRAME && len > FEW * self.pool.segment_room()
     }
 
     /// Has buffers at hand for a frame of so many bytes, or as many as the pool has, but no more than a packet has; how many bytes have
@@ -182,22 +182,22 @@ mod tests {
         packet
     }
 
-    const LENGTHS: [usize; 12] =
-        [1, 60, 2_047, 2_048, 2_049, 8_192, 8_193, 40_000, 65_407, 65_408, 65_535, LONGEST];
+    const LENGTHS: [usize; 13] =
+        [1, 60, 2_047, 2_048, 2_049, 8_193, 16_384, 16_385, 40_000, 65_407, 65_408, 65_535, LONGEST];
 
     #[test]
     fn long_frames_lie_in_long_buffers_while_there_are_any_and_others_never() {
         let pool = testing::pool_with_long("long", 3);
         let mut buffers = Buffers::new(pool.clone());
-        for armed in [1, 2_048, 8_192, 8_193, LONGEST] {
+        for armed in [1, 2_048, 8_193, 16_384, 16_385, LONGEST] {
             for len in LENGTHS {
                 let room = buffers.arm(armed);
-                assert!(room >= armed && buffers.long.is_some() == (armed > 8_192), "{armed}");
+                assert!(room >= armed && buffers.long.is_some() == (armed > 16_384), "{armed}");
                 let packet = take(&mut buffers, len);
                 let is_in_one = packet.segment_count() <= len.div_ceil(65_407);
                 assert_eq!(
                     is_in_one,
-                    len <= 2_048 || len > 8_192 && armed > 8_192,
+                    len <= 2_048 || len > 16_384 && armed > 16_384,
                     "{len} armed for {armed}"
                 );
                 // What the pipeline makes of it is in usual buffers, with room for a tunnel in front.

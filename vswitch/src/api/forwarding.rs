@@ -101,7 +101,10 @@ fn get_forwarding_stats(
             dropped: totals.dropped(),
             drops: by_reason(&totals),
             ports: Some(v1::DriverTotals { rx_nombuf, imissed, ierrors, oerrors }),
-            mbufs: Some(v1::BufferUse { in_use: pool.in_use() as u64, capacity: pool.capacity() as u64 }),
+            mbufs: Some(v1::BufferUse {
+                in_use: pool.in_use() as u64,
+                capacity: (pool.capacity() + pool.long().size) as u64,
+            }),
         }
     ))
 }

@@ -4,11 +4,13 @@
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
-use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream};
+use std::os::unix::net::{SocketAddr, UnixListener as StdListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use tracing::warn;
@@ -194,6 +196,13 @@ impl Drop for SocketFile {
     }
 }
 
+/// Connects to a socket, or says why not at once: of a process that takes nobody in, its queue may be full.
+fn try_connect(path: &Path) -> io::Result<()> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let socket = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    Ok(socket::connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?)
+}
+
 /// Removes the socket of a dead switch; leaves everything else alone and says what it is.
 fn make_way(path: &Path) -> Result<(), BindError> {
     let system = |what| {
@@ -214,7 +223,7 @@ fn make_way(path: &Path) -> Result<(), BindError> {
         };
         return Err(BindError::NotASocket { path: path.to_owned(), what });
     }
-    match StdStream::connect(path) {
+    match try_connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             fs::remove_file(path).map_err(system("remove the stale socket"))
         }

@@ -13,6 +13,8 @@ use super::terms::StatePlace;
 
 /// Bytes of a message.
 const MOST: usize = 4 << 20;
+/// What is there already is read in no time, on a machine that does something else, too.
+const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// What the processes say to each other.
 #[derive(Debug, Serialize, Deserialize)]
@@ -101,7 +103,8 @@ impl Link {
             )));
         }
         let mut body = vec![0; length];
-        self.fill(&mut body, end)?;
+        // What has begun in its time is heard to its end, which was sent with it.
+        self.fill(&mut body, end.max(Instant::now() + AT_ONCE))?;
         serde_json::from_slice(&body)
             .map_err(|error| HandoverError::Message(format!("what is no message: {error}")))
     }
@@ -120,7 +123,6 @@ impl Link {
     /// As [`receive`](Self::receive), of a message after which the other end goes on as if it had been heard: what it has not said when this
     /// returns, it cannot say any more, and hears so.
     pub fn receive_last(&mut self, limit: Duration) -> Result<Message, HandoverError> {
-        const AT_ONCE: Duration = Duration::from_millis(100);
         self.receive(limit).or_else(|error| {
             self.0.shutdown(Shutdown::Read)?;
             // It may have been said just before.

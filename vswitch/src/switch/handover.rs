@@ -160,6 +160,13 @@ impl Switch {
         self.ports.leave_kept();
     }
 
+    /// The process that this one was to take over from has come back: everything that this one has is that one's again, and what was done to
+    /// interfaces stays as it is.
+    pub fn is_superseded(&mut self) {
+        self.is_succeeded();
+        self.ports.leave_all();
+    }
+
     /// Opens those ports of a config that two processes may have open, while another one forwards. It need not be the last word: what
     /// [`succeed`](Self::succeed) is given counts.
     pub fn open_beside(&mut self, config: &Config) {

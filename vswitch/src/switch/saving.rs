@@ -164,7 +164,7 @@ impl Switch {
                 self.state_lock = lock;
                 if is_later {
                     // Whoever had it may have written the file: all of it is written anew.
-                    self.saved = path.as_deref().map(Saver::new);
+                    self.saved.iter_mut().for_each(Saver::fall_behind);
                     tracing::info!("the state file is this switch's again");
                 }
             }

@@ -133,7 +133,7 @@ impl Switch {
         let is_due = self.doubted.is_none_or(|at| now.saturating_duration_since(at) >= DOUBT_EVERY);
         if is_due && self.pool.events.take_missed() {
             self.doubted = Some(now);
-            self.neighbours.doubt_all();
+            self.neighbours.doubt_reachable();
         }
     }
 

@@ -176,20 +176,21 @@ impl Neighbours {
     /// The neighbours of an uplink are asked at once whether they hear it: it has another MAC, or was away. What is known of them is
     /// used meanwhile.
     pub fn doubt(&mut self, uplink: u16) {
-        self.doubt_those(|of| of == uplink);
-    }
-
-    /// The neighbours of all uplinks are asked at once, likewise.
-    pub fn doubt_all(&mut self) {
-        self.doubt_those(|_| true);
-    }
-
-    fn doubt_those(&mut self, is_of: impl Fn(u16) -> bool) {
-        for (_, neighbour) in self.table.iter_mut().filter(|((of, _), _)| is_of(*of)) {
+        for (_, neighbour) in self.table.iter_mut().filter(|((of, _), _)| *of == uplink) {
             if let NeighbourState::Reachable(mac) = neighbour.state {
                 neighbour.state = NeighbourState::Stale(mac);
             }
             (neighbour.asked, neighbour.tries) = (None, 0);
+        }
+    }
+
+    /// Those of all uplinks that have answered are asked at once whether they still have their MACs. The others are asked as ever.
+    pub fn doubt_reachable(&mut self) {
+        for neighbour in self.table.values_mut() {
+            if let NeighbourState::Reachable(mac) = neighbour.state {
+                neighbour.state = NeighbourState::Stale(mac);
+                (neighbour.asked, neighbour.tries) = (None, 0);
+            }
         }
     }
 

@@ -1,7 +1,9 @@
 //! What happens to flows in hardware from outside: changes of the tables, lost rules, a lost device, withdrawals.
 
+use std::collections::HashSet;
+
 use super::Manager;
-use super::flow::{InstallState, OffloadFlow, Status, Why};
+use super::flow::{InstallState, OffloadFlow, Pin, Status, Why};
 use super::install::{Renewed, Turn};
 use super::known::FlowNumber;
 use super::policy::Debit;
@@ -24,9 +26,28 @@ impl Manager {
         chosen: impl Fn(&FlowSelector) -> bool,
         why: Why,
     ) -> Vec<Debit> {
+        self.withdraw_those(back_end, |flow| chosen(&flow.selector), why)
+    }
+
+    /// Takes flows out of hardware that no worker knows any more, but for those that an operator wants there.
+    pub fn withdraw_unknown<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        unknown: &HashSet<FlowSelector>,
+    ) -> Vec<Debit> {
+        let leaves = |flow: &OffloadFlow| flow.pin != Some(Pin::Hardware) && unknown.contains(&flow.selector);
+        self.withdraw_those(back_end, leaves, Why::Unknown)
+    }
+
+    fn withdraw_those<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        chosen: impl Fn(&OffloadFlow) -> bool,
+        why: Why,
+    ) -> Vec<Debit> {
         self.time.begin();
         let known = self.debits.len();
-        for number in self.installed(|flow| chosen(&flow.selector)) {
+        for number in self.installed(chosen) {
             self.withdraw(back_end, number, Status::Software(why), 0);
         }
         self.shut_ways(back_end);

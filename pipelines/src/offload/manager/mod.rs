@@ -345,7 +345,7 @@ impl Manager {
                 Some(Pin::Hardware) => hot.push(FlowRate { number, packets: u64::MAX }),
                 None if told && policy.is_hot(rate) => hot.push(FlowRate { number, packets: rate.packets }),
                 // Whoever took it out said why, and software has not named it since.
-                None if !told && *status == Status::Software(Why::NotAdmitted) => {}
+                None if !told && matches!(status, Status::Software(Why::NotAdmitted | Why::Unknown)) => {}
                 None => *status = Status::Software(Why::Cold),
             }
         }

@@ -63,7 +63,7 @@ fn a_switch_that_lets_go_lets_go_of_its_state_and_takes_it_again() {
     drop(other);
     std::fs::write(&state, "of another process").unwrap();
     let is_own = |switch: &mut Switch| {
-        switch.tend(Instant::now() + Duration::from_secs(2));
+        switch.tend(Instant::now() + Duration::from_secs(10));
         StateLock::take(&state).is_err() && !std::fs::read_to_string(&state).unwrap().contains("of another")
     };
     assert!((0..10).any(|_| is_own(&mut switch)));

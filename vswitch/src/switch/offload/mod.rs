@@ -245,8 +245,7 @@ impl OffloadControl {
         let forgotten = self.book(pool, snapshot, &debits)?;
         if !forgotten.is_empty() {
             // Their next packets are counted where all others are.
-            let left =
-                self.manager.withdraw_all(device, |selector| forgotten.contains(selector), Why::Unknown);
+            let left = self.manager.withdraw_unknown(device, &forgotten);
             self.book(pool, snapshot, &left)?;
         }
         let manager = &self.manager;

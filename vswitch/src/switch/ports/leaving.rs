@@ -219,6 +219,12 @@ impl PortTable {
         self.opener.kept().iter_mut().for_each(|port| port.cleanup.leave_interfaces());
     }
 
+    /// What was done to the interfaces of all ports is another process's to undo.
+    pub(in crate::switch) fn leave_all(&mut self) {
+        self.slots.iter_mut().flatten().for_each(|port| port.cleanup.leave_interfaces());
+        self.departing.iter_mut().for_each(|departing| departing.port.cleanup.leave_interfaces());
+    }
+
     /// The ports that are still open are closed, for they are opened anew.
     pub(in crate::switch) fn close_kept(&mut self) {
         self.opener.close_kept();

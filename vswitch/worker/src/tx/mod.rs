@@ -335,7 +335,7 @@ impl TxPaths {
         let paths = self.paths.iter().enumerate();
         paths.filter_map(|(port, path)| match path {
             TxPath::Own(own) | TxPath::Diverted(own, _) => Some(PortBuffers {
-                waiting: own.held.buffers,
+                waiting: own.buffer.iter().map(Mbuf::segment_count).sum(),
                 handed_over: own.rings.iter().map(|ring| ring.buffers()).sum(),
                 ..PortBuffers::of(port as PortIndex)
             }),

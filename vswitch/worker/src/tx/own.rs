@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pmd::mempool::LONG_FRAME;
 use pmd::{Burst, Mbuf, TxQueue};
 use wire::PacketBuf;
 
@@ -17,7 +18,7 @@ pub(super) const MIN_BUFFER: usize = 32;
 /// Bytes of a usual buffer, about.
 const USUAL: usize = 2048;
 /// A longer packet may lie in one long buffer, and waits as what it would be in usual ones.
-const SHORT: usize = 16 << 10;
+const SHORT: usize = LONG_FRAME;
 
 /// Buffers as which a packet waits: as many as it has; one in a long buffer as many usual ones as it would need.
 #[inline]
