@@ -320,6 +320,8 @@ fn log_of(vid: i32) -> Option<(usize, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use super::*;
 
     /// A shared mapping of a fresh file of so many bytes, and the file.
@@ -377,13 +379,23 @@ mod tests {
         known.memory.push(5);
         TABLE[5].start.store(start, Ordering::Release);
         TABLE[5].length.store(4 << 12, Ordering::Release);
-        // SAFETY: the mapping of above, all of it.
-        assert_eq!(unsafe { libc::munmap(start as *mut c_void, 4 << 12) }, 0);
-        assert!(!known.is_broken());
+        // The threads are there before: what the system maps for a new one might take the place of what goes.
+        let (ready, gone) = (Barrier::new(5), Barrier::new(5));
         std::thread::scope(|scope| {
             for thread in 0..4 {
-                scope.spawn(move || write(start + (2 << 12) + thread));
+                let (ready, gone) = (&ready, &gone);
+                scope.spawn(move || {
+                    ready.wait();
+                    gone.wait();
+                    write(start + (2 << 12) + thread);
+                });
             }
+            ready.wait();
+            // SAFETY: the mapping of above, all of it.
+            let unmapped = unsafe { libc::munmap(start as *mut c_void, 4 << 12) };
+            let is_broken = known.is_broken();
+            gone.wait();
+            assert_eq!((unmapped, is_broken), (0, false));
         });
         write(start);
         assert!(known.is_broken(), "the access went on, and is told");
