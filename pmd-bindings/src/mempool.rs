@@ -191,18 +191,14 @@ impl Mempool {
     #[inline]
     pub fn alloc(&self) -> Option<Mbuf> {
         // SAFETY: the pool is live (`inner`).
-        let raw = unsafe { sys::dpdk_sys_mbuf_alloc(self.raw()) };
-        // SAFETY: a fresh mbuf that nobody else has.
-        NonNull::new(raw).map(|raw| unsafe { Mbuf::from_raw(raw) })
+        unsafe { Mbuf::alloc_in(self.raw()) }
     }
 
     /// An empty packet in a long buffer, for a frame of more than [`LONG_FRAME`] bytes; `None` when none is free.
     #[inline]
     pub fn alloc_long(&self) -> Option<Mbuf> {
         // SAFETY: the pool is live (`inner`).
-        let raw = unsafe { sys::dpdk_sys_mbuf_alloc(self.inner.long?.as_ptr()) };
-        // SAFETY: a fresh mbuf that nobody else has.
-        NonNull::new(raw).map(|raw| unsafe { Mbuf::from_raw(raw) })
+        unsafe { Mbuf::alloc_in(self.inner.long?.as_ptr()) }
     }
 
     /// A packet with these bytes, over as many segments as they need; `None` when the pool is exhausted or

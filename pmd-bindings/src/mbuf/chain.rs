@@ -4,8 +4,6 @@
 //! chain, or drops it as `header-split`. Not on the fast path: packets of one segment never come here. Also chains that are
 //! made here, of bytes that one buffer does not hold.
 
-use std::ptr::NonNull;
-
 use dpdk_sys as sys;
 
 use super::Mbuf;
@@ -128,12 +126,8 @@ impl Mbuf {
     /// [`Self::chain_of`] in usual buffers of this packet's pool, the first part in the first of them.
     pub(crate) fn chain_like<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
         let pool = self.segment().pool_of_copies();
-        let alloc = || {
-            // SAFETY: the pool of a live packet is live.
-            let raw = unsafe { sys::dpdk_sys_mbuf_alloc(pool) };
-            // SAFETY: a fresh mbuf that nobody else has.
-            NonNull::new(raw).map(|raw| unsafe { Self::from_raw(raw) })
-        };
+        // SAFETY: the pool of a live packet is live.
+        let alloc = || unsafe { Self::alloc_in(pool) };
         let mut parts = parts.into_iter();
         let first = parts.next().unwrap_or_default();
         let packet = Self::chain_of(alloc, std::iter::once(first).chain(parts))?;

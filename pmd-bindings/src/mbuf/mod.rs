@@ -56,6 +56,18 @@ impl Mbuf {
         Self(raw)
     }
 
+    /// An empty packet of a pool; `None` when that is exhausted.
+    ///
+    /// # Safety
+    /// The pool is live, and outlives the packet.
+    #[inline]
+    pub(crate) unsafe fn alloc_in(pool: *mut sys::rte_mempool) -> Option<Self> {
+        // SAFETY: the caller's promise.
+        let raw = unsafe { sys::dpdk_sys_mbuf_alloc(pool) };
+        // SAFETY: a fresh mbuf that nobody else has.
+        NonNull::new(raw).map(|raw| unsafe { Self::from_raw(raw) })
+    }
+
     /// Gives ownership away.
     #[inline]
     pub(crate) fn into_raw(self) -> NonNull<sys::rte_mbuf> {

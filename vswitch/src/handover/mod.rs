@@ -54,7 +54,8 @@ pub enum HandoverError {
     Refused(String),
     /// The old one has come back.
     #[error(
-        "this process was late, and the switch that it was to take over from (process {pid}) has come back and forwards ({why}): this one ends;          see its log for what took so long, and try again"
+        "this process was late, and the switch that it was to take over from (process {pid}) has come back and forwards ({why}): this one ends; \
+         see its log for what took so long, and try again"
     )]
     TooLate {
         /// The old process.

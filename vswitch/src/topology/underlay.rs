@@ -59,6 +59,18 @@ pub struct Neighbour {
 }
 
 impl Neighbour {
+    fn is_reachable(&self) -> bool {
+        matches!(self.state, NeighbourState::Reachable(_))
+    }
+
+    /// It is asked at once; what is known of it is used meanwhile.
+    fn doubt(&mut self) {
+        if let NeighbourState::Reachable(mac) = self.state {
+            self.state = NeighbourState::Stale(mac);
+        }
+        (self.asked, self.tries) = (None, 0);
+    }
+
     /// The MAC, when known.
     pub fn mac(&self) -> Option<MacAddr> {
         match self.state {
@@ -154,9 +166,8 @@ impl Neighbours {
             Some(known) if known == mac && !claim.confirms => return false,
             // Whoever is right is asked (RFC 4861 section 7.2.5); what is in use stays in use.
             Some(known) if known != mac && !claim.overrides => {
-                if neighbour.state == NeighbourState::Reachable(known) {
-                    neighbour.state = NeighbourState::Stale(known);
-                    (neighbour.asked, neighbour.tries) = (None, 0);
+                if neighbour.is_reachable() {
+                    neighbour.doubt();
                 }
                 return false;
             }
@@ -176,22 +187,14 @@ impl Neighbours {
     /// The neighbours of an uplink are asked at once whether they hear it: it has another MAC, or was away. What is known of them is
     /// used meanwhile.
     pub fn doubt(&mut self, uplink: u16) {
-        for (_, neighbour) in self.table.iter_mut().filter(|((of, _), _)| *of == uplink) {
-            if let NeighbourState::Reachable(mac) = neighbour.state {
-                neighbour.state = NeighbourState::Stale(mac);
-            }
-            (neighbour.asked, neighbour.tries) = (None, 0);
-        }
+        let of_uplink = self.table.iter_mut().filter(|((of, _), _)| *of == uplink);
+        of_uplink.for_each(|(_, neighbour)| neighbour.doubt());
     }
 
     /// Those of all uplinks that have answered are asked at once whether they still have their MACs. The others are asked as ever.
     pub fn doubt_reachable(&mut self) {
-        for neighbour in self.table.values_mut() {
-            if let NeighbourState::Reachable(mac) = neighbour.state {
-                neighbour.state = NeighbourState::Stale(mac);
-                (neighbour.asked, neighbour.tries) = (None, 0);
-            }
-        }
+        let reachable = self.table.values_mut().filter(|neighbour| neighbour.is_reachable());
+        reachable.for_each(Neighbour::doubt);
     }
 
     /// What to ask now, and which neighbours were just lost.

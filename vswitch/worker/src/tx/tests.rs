@@ -61,6 +61,15 @@ impl Rig {
         paths
     }
 
+    /// A worker that owns the next queue, one that hands over to it, and the ring between them.
+    fn two_workers(&mut self) -> (TxPaths, TxPaths, Ring) {
+        let ring = ring(1);
+        let owner = self.worker(vec![ring.clone()]);
+        let mut other = worker();
+        other.hand_off(0, ring.clone());
+        (owner, other, ring)
+    }
+
     fn packet(&self, length: usize) -> Mbuf {
         self.pool.alloc_from(&vec![7; length]).unwrap()
     }
@@ -130,10 +139,7 @@ fn drops(paths: &TxPaths, reason: DropReason) -> u64 {
 #[test]
 fn repair_a_saturated_port_that_is_removed_loses_nothing_without_a_name() {
     let mut rig = Rig::new(1);
-    let ring = ring(1);
-    let mut owner = rig.worker(vec![ring.clone()]);
-    let mut other = worker();
-    other.hand_off(0, ring.clone());
+    let (mut owner, mut other, ring) = rig.two_workers();
     rig.saturate(&mut owner);
     for _ in 0..BUFFERS {
         send(&mut owner, rig.packet(60));
@@ -156,10 +162,7 @@ fn repair_a_saturated_port_that_is_removed_loses_nothing_without_a_name() {
 #[test]
 fn repair_nothing_waits_for_a_port_without_a_link() {
     let mut rig = Rig::new(1);
-    let ring = ring(1);
-    let mut owner = rig.worker(vec![ring.clone()]);
-    let mut other = worker();
-    other.hand_off(0, ring);
+    let (mut owner, mut other, _) = rig.two_workers();
     rig.saturate(&mut owner);
     rig.state.set_link(false);
     for _ in 0..1000 {
@@ -203,10 +206,7 @@ fn repair_a_stalled_port_keeps_nothing_and_goes_on_when_it_is_read() {
 fn repair_a_frame_over_the_limit_of_the_driver_is_dropped_at_once() {
     let mut rig = Rig::new(1);
     rig.state.set_max_frame(1522);
-    let ring = ring(1);
-    let mut owner = rig.worker(vec![ring.clone()]);
-    let mut other = worker();
-    other.hand_off(0, ring);
+    let (mut owner, mut other, _) = rig.two_workers();
     for length in [60, 1523, 1522, 9000] {
         send(&mut owner, rig.packet(length));
         send(&mut other, rig.packet(length));

@@ -41,10 +41,7 @@ fn ports_buffers_that_wait_for_a_full_queue_are_few_whatever_the_length_of_packe
 fn ports_buffers_of_super_frames_in_one_piece_are_as_few() {
     const LONG: usize = 60_000;
     let mut rig = Rig::new(1);
-    let ring = ring(1);
-    let mut owner = rig.worker(vec![ring.clone()]);
-    let mut other = worker();
-    other.hand_off(0, ring.clone());
+    let (mut owner, mut other, ring) = rig.two_workers();
     rig.saturate(&mut owner);
     for _ in 0..50 {
         send(&mut owner, rig.long_packet(LONG));
@@ -84,10 +81,7 @@ fn ports_buffers_of_a_burst_of_long_packets_pass_a_free_queue() {
 #[test]
 fn ports_buffers_in_hand_over_rings_are_few_whatever_the_length_of_packets() {
     let mut rig = Rig::new(1);
-    let ring = ring(1);
-    let mut owner = rig.worker(vec![ring.clone()]);
-    let mut other = worker();
-    other.hand_off(0, ring.clone());
+    let (mut owner, mut other, ring) = rig.two_workers();
     for _ in 0..50 {
         offer(&mut other, 0, rig.packet(SUPER_FRAME));
     }
