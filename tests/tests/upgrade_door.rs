@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tests::outage::site::{Site, assert_short};
-use tests::{Daemon, Family, Netns, Process, Scene, Workdir, runtime, wait_for};
+use tests::{Daemon, Family, Lab, Netns, Process, Scene, Workdir, runtime, wait_for};
 
 /// What an outage may take on a machine with other work to do.
 const MOST: Duration = Duration::from_secs(2);
@@ -278,14 +278,20 @@ impl Old {
 /// Of the two processes of an upgrade exactly one goes on, whatever the last word became.
 #[test]
 fn upgrade_of_one_that_is_late_leaves_one_switch() {
-    let host = Netns::new("host");
-    let mut daemon = Daemon::start(&host, "");
+    let lab = Lab::new(Family::V4);
+    let host = &lab.host;
+    let mut daemon = Daemon::start(host, &lab.uplink(""));
     daemon.ctl("shutdown");
     daemon.assert_clean_end();
+    let mtu = || {
+        let shown = host.ip("-o link show dev up0");
+        shown.split_whitespace().skip_while(|word| *word != "mtu").nth(1).unwrap().to_owned()
+    };
     // The old one has hung up and is back, before the new one was done or just then.
     for is_heard in [false, true] {
         let old = Old::at(daemon.socket());
-        let new = daemon.begin_upgrade(&host);
+        host.ip("link set up0 mtu 1500");
+        let new = daemon.begin_upgrade(host);
         let mut link = old.let_go();
         if is_heard {
             awaited(&mut link, "done");
@@ -295,12 +301,13 @@ fn upgrade_of_one_that_is_late_leaves_one_switch() {
         let process = format!("process {}) has come back", std::process::id());
         assert!(said.contains(&process) && said.contains("this one ends"), "{said}");
         assert!(old.door.exists() && !daemon.socket().exists(), "the old one's is left to it");
+        assert_eq!(mtu(), "1600", "the old one needs what the new one has raised");
         std::fs::remove_file(&old.door).unwrap();
     }
     // It ended as it should, or by itself.
     for is_told in [false, true] {
         let old = Old::at(daemon.socket());
-        let mut new = daemon.begin_upgrade(&host);
+        let mut new = daemon.begin_upgrade(host);
         let mut link = old.let_go();
         awaited(&mut link, "done");
         if is_told {

@@ -308,6 +308,9 @@ pub(crate) fn port_value(port: &FramePort, number: usize) -> Value {
         FramePort::Attached(Attached::Virtual(device)) => {
             json!({ "kind": "raw", "vdev": device, "trusted-peer": true })
         }
+        FramePort::Attached(Attached::Guest(path)) => {
+            json!({ "kind": "vhost-user", "path": path, "server": false })
+        }
         FramePort::Attached(Attached::Pci(device)) => match device.split_once(',') {
             Some((address, more)) => json!({ "kind": "pci", "address": address, "devargs": more }),
             None => json!({ "kind": "pci", "address": device }),

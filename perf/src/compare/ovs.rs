@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::cases::{Case, Job};
 use super::frames::{FAR_VTEP, NEAR_VTEP, VNI};
-use super::peer::{FramePort, Switch, SwitchSetup};
+use super::peer::{Attached, FramePort, Switch, SwitchSetup};
 use crate::host::interrupt;
 use crate::host::ovs::{INTEGRATION, OpenVswitch, OvsSetup, TunnelEnds, UNDERLAY};
 use crate::host::process::{Placement, Process};
@@ -94,9 +94,8 @@ impl Ovs {
         }
         self.add_sink(setup)?;
         self.add_rules(setup.job.case)?;
-        let devargs = setup.source.device(1);
         let bridge = if setup.job.case == Case::Decap { UNDERLAY } else { INTEGRATION };
-        self.add_port(bridge, "source", 1, &devargs, setup.cores.len())?;
+        self.add_port(bridge, "source", 1, &setup.source, setup.cores.len())?;
         if polls_late(&setup.source) {
             self.set(&format!("pmd-cpu-mask={}", core_mask(setup.cores)))?;
         }
@@ -104,12 +103,17 @@ impl Ovs {
     }
 
     fn add_sink(&self, setup: &SwitchSetup<'_>) -> Result<()> {
-        self.add_port(self.bridge_of_sink, "sink", 2, &setup.sink.device(2), setup.cores.len())
+        self.add_port(self.bridge_of_sink, "sink", 2, &setup.sink, setup.cores.len())
     }
 
-    fn add_port(&self, bridge: &str, name: &str, number: u32, devargs: &str, queues: usize) -> Result<()> {
+    fn add_port(&self, bridge: &str, name: &str, number: u32, port: &FramePort, queues: usize) -> Result<()> {
+        if let FramePort::Attached(Attached::Guest(path)) = port {
+            // It has a kind of its own for guests, and as many queues as they have.
+            let path = format!("options:vhost-server-path={path}");
+            return self.switch.add_port(bridge, name, number, &["type=dpdkvhostuserclient", &path]);
+        }
         // The commas of the device arguments must not split the option.
-        let devargs = format!("options:dpdk-devargs=\"{devargs}\"");
+        let devargs = format!("options:dpdk-devargs=\"{}\"", port.device(number as usize));
         let queues = format!("options:n_rxq={queues}");
         self.switch.add_port(bridge, name, number, &["type=dpdk", &devargs, &queues])
     }

@@ -21,12 +21,14 @@ pub enum Attached {
     Pci(String),
     /// A virtual device: the name, and its arguments behind a comma.
     Virtual(String),
+    /// The vhost-user socket of a guest that has the server's side, as QEMU has it where a switch may restart.
+    Guest(String),
 }
 
 impl Attached {
     pub(crate) fn text(&self) -> &str {
         match self {
-            Self::Pci(text) | Self::Virtual(text) => text,
+            Self::Pci(text) | Self::Virtual(text) | Self::Guest(text) => text,
         }
     }
 }
@@ -57,6 +59,7 @@ impl FramePort {
             Self::Drop => format!("net_null{number},no-rx=1"),
             Self::File(path) => format!("net_pcap{number},tx_pcap={}", path.display()),
             Self::Template(device) => device.text(number),
+            Self::Attached(Attached::Guest(path)) => format!("net_vhost{number},iface={path},client=1"),
             Self::Attached(port) => port.text().to_owned(),
         }
     }

@@ -158,6 +158,9 @@ impl System {
                 let device = device.split(',').next().unwrap_or_default();
                 return vec![Check::poor(name, format!("{device}: no NIC; figures are of software"))];
             }
+            Attached::Guest(path) => {
+                return vec![Check::poor(name, format!("{path}: a guest's socket; figures are of software"))];
+            }
             Attached::Pci(device) => device.split(',').next().unwrap_or_default(),
         };
         let folder = format!("bus/pci/devices/{device}");

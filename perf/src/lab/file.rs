@@ -183,11 +183,15 @@ impl DeviceUnderTest {
     }
 }
 
-/// A PCI address with arguments behind it, or any other device as DPDK's `--vdev` takes it.
+/// A PCI address with arguments behind it, any other device as DPDK's `--vdev` takes it, or the socket between a guest and a switch,
+/// which has the same name on both sides.
 fn port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Attached, D::Error> {
     let text = String::deserialize(deserializer)?;
     attached(&text).map_err(D::Error::custom)
 }
+
+/// What is before the path of a guest's socket.
+const GUEST: &str = "vhost:";
 
 fn attached(text: &str) -> Result<Attached, String> {
     if text.contains(|c: char| c.is_control() || c.is_whitespace() || matches!(c, '"' | '\\')) {
@@ -195,6 +199,14 @@ fn attached(text: &str) -> Result<Attached, String> {
     }
     if text.starts_with("net_") {
         return Ok(Attached::Virtual(text.to_owned()));
+    }
+    if let Some(path) = text.strip_prefix(GUEST) {
+        if !path.starts_with('/') || path.contains(',') {
+            return Err(format!(
+                "behind {GUEST} is the absolute path of a socket, without commas: {GUEST}/run/lab.sock"
+            ));
+        }
+        return Ok(Attached::Guest(path.to_owned()));
     }
     let address = text.split(',').next().unwrap_or_default();
     let hex = |text: &str, digits| text.len() == digits && text.chars().all(|c| c.is_ascii_hexdigit());
@@ -204,8 +216,9 @@ fn attached(text: &str) -> Result<Attached, String> {
     if good {
         return Ok(Attached::Pci(text.replacen(address, &full.to_ascii_lowercase(), 1)));
     }
-    let what = "a port is a PCI address (0000:3b:00.0, `lspci -D` lists them), or a device of DPDK that begins with its \
-                driver's name, as in net_memif0,role=server,id=0,socket=/run/lab.sock,socket-abstract=no";
+    let what = "a port is a PCI address (0000:3b:00.0, `lspci -D` lists them), a device of DPDK that begins with its \
+                driver's name, as in net_memif0,role=server,id=0,socket=/run/lab.sock,socket-abstract=no, or vhost: and the \
+                path of a socket, at which the generator is the guest";
     Err(what.into())
 }
 
@@ -287,6 +300,7 @@ perf = "vswitch-perf"
     fn what_is_wrong_is_told_with_its_line() {
         for (from, to, line, word) in [
             ("\"0000:41:00.0\"", "\"eth0\"", 3, "PCI address"),
+            ("\"0000:41:00.0\"", "\"vhost:vm.sock\"", 3, "absolute path"),
             ("cores = [1, 2]", "cores = [1, 1]", 6, "twice"),
             ("cores = [1, 2]", "cores = [0]", 6, "control-core"),
             ("\"ovs\"", "\"snabb\"", 7, "snabb"),

@@ -288,18 +288,21 @@ pub fn memory(lab: &Lab) -> u64 {
     device + if is_here { crate::generator::memory(&scenario::Generator::default()) } else { 0 }
 }
 
-/// Takes away the sockets that a switch before left behind: the next one could not bind to them.
+/// Takes away the sockets that a switch, or a guest, before left behind: the next one could not bind to them.
 fn remove_sockets(ports: [&Attached; 2]) {
     for port in ports {
         let arguments = || port.text().split(',').skip(1);
-        if arguments().any(|argument| argument == "role=server") {
-            let paths = arguments().filter_map(|argument| argument.strip_prefix("socket="));
-            let is_socket = |path: &&str| {
-                std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
-            };
-            // Whoever starts next says so if one could not be removed.
-            paths.filter(is_socket).for_each(|path| drop(std::fs::remove_file(path)));
-        }
+        let path = match port {
+            Attached::Guest(path) => Some(path.as_str()),
+            _ if arguments().any(|argument| argument == "role=server") => {
+                arguments().find_map(|argument| argument.strip_prefix("socket="))
+            }
+            _ => None,
+        };
+        let is_socket =
+            |path: &&str| std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+        // Whoever starts next says so if it could not be removed.
+        path.filter(is_socket).into_iter().for_each(|path| drop(std::fs::remove_file(path)));
     }
 }
 

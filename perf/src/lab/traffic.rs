@@ -68,6 +68,9 @@ fn ports(text: &mut String, lab: &Lab, queues: usize) {
     for (name, port) in [("near", &lab.generator.near), ("far", &lab.generator.far)] {
         let device = match port {
             Attached::Virtual(device) => format!("kind = \"vdev\"\nvdev = \"{device}\""),
+            Attached::Guest(path) => {
+                format!("kind = \"virtio-user\"\npath = \"{path}\"\nserver = true")
+            }
             Attached::Pci(device) => match device.split_once(',') {
                 Some((address, more)) => {
                     format!("kind = \"pci\"\naddress = \"{address}\"\ndevargs = \"{more}\"")

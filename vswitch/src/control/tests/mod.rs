@@ -2,12 +2,16 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 use tokio::sync::mpsc;
 
 use super::server::{BindError, Server};
@@ -212,4 +216,28 @@ fn all_who_come_are_handed_over() {
         come(&folder.socket());
     }
     assert_eq!(daemon.end(), 20);
+}
+
+#[test]
+fn a_switch_that_takes_nobody_in_is_alive_and_holds_up_nobody() {
+    let folder = Folder::new();
+    let address = UnixAddr::new(&folder.socket()).unwrap();
+    let open =
+        || socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_NONBLOCK, None).unwrap();
+    let silent = open();
+    socket::bind(silent.as_raw_fd(), &address).unwrap();
+    socket::listen(&silent, Backlog::new(1).unwrap()).unwrap();
+    let mut waiting = Vec::new();
+    let full = loop {
+        let client = open();
+        if let Err(error) = socket::connect(client.as_raw_fd(), &address) {
+            break error;
+        }
+        waiting.push(client);
+        assert!(waiting.len() < 10, "its queue has no end");
+    };
+    assert_eq!(full, Errno::EAGAIN);
+    let begun = Instant::now();
+    assert!(matches!(Server::bind(&folder.socket()), Err(BindError::Running(_))));
+    assert!(begun.elapsed() < Duration::from_secs(5));
 }
