@@ -124,8 +124,8 @@ pub struct Switch {
     tended: Instant,
     /// When all neighbours were asked at last because one may have said something that was forgotten.
     doubted: Option<Instant>,
-    /// Much memory was freed, or is about to be.
-    trims: bool,
+    /// Much memory was freed, or is about to be: when it goes back to the kernel, the next time last.
+    trims: Vec<Instant>,
     /// When interfaces were last looked for.
     looked: Instant,
     /// When link-local addresses were last learned.
@@ -260,7 +260,7 @@ impl Switch {
             events: EventLog::default(),
             tended: Instant::now(),
             doubted: None,
-            trims: false,
+            trims: Vec::new(),
             looked: Instant::now(),
             learned: Instant::now(),
             floated: Instant::now(),
