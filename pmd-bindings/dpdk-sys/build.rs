@@ -111,6 +111,7 @@ fn compile_shim(includes: &[PathBuf], features: &[&str]) {
         .file("csrc/shim.c")
         .file("csrc/bond.c")
         .file("csrc/pool.c")
+        .file("csrc/moat.c")
         .include("csrc")
         .opt_level(3)
         .flag(MARCH);
@@ -153,7 +154,7 @@ fn generate(out: &Path, version: &str, includes: &[PathBuf], flags: &[String]) -
 }
 
 /// Raise when `builder` changes, so that kept bindings are made anew.
-const BINDGEN_SETTINGS_VERSION: u32 = 2;
+const BINDGEN_SETTINGS_VERSION: u32 = 3;
 
 fn builder(out: &Path, flags: &[String]) -> bindgen::Builder {
     let target = match bindgen::RustTarget::stable(85, 0) {
@@ -169,7 +170,7 @@ fn builder(out: &Path, flags: &[String]) -> bindgen::Builder {
         .wrap_unsafe_ops(true)
         .use_core()
         .allowlist_function("(rte|dpdk_sys)_.*")
-        .allowlist_type("(rte|eth)_.*")
+        .allowlist_type("(rte|eth|dpdk_sys)_.*")
         .allowlist_var("(RTE|DPDK_SYS)_.*|rte_eth_fp_ops")
         // Thread-locals: bindgen would declare them as plain statics, which link and then crash.
         .blocklist_item("per_lcore_.*")

@@ -315,6 +315,37 @@ fn ownership_is_respected_where_ports_are_detached_and_machines_moved() {
     let daemon = Daemon::start(&host, &body(&state, file));
     let mut api = Api::connect(daemon.socket());
     daemon.ctl("port attach of-api null");
+    // A vNIC takes over the plain port of its name where whoever asks may have it; the same request again finds it done.
+    let named = |name: &str| Vnic {
+        name: name.into(),
+        vpc: "red".into(),
+        mac: "02:00:00:00:00:02".into(),
+        vips: vec!["10.0.0.2".into()],
+        behind: Some(vnic::Behind::Trunk(name.into())),
+        ..Default::default()
+    };
+    for (port, owner, whose) in [
+        ("of-file", Owner::Api, "vswitch.toml:"),
+        ("of-file", Owner::Cni, "vswitch.toml:"),
+        ("of-api", Owner::Cni, "owner api"),
+    ] {
+        let asked = create(&mut api, Spec::Vnic(named(port)), owner);
+        assert_refused(asked, Code::FailedPrecondition, &[port, whose]);
+    }
+    for _ in 0..2 {
+        create(&mut api, Spec::Vnic(named("of-api")), Owner::Api).unwrap();
+    }
+    daemon.ctl("vnic del of-api");
+    daemon.ctl("port attach of-api null");
+    daemon.ctl("config reload");
+    // The locations of a network that its VPC would leave.
+    let mine = |vni| Spec::Vpc(Vpc { name: "mine".into(), vni: Some(vni), ..Default::default() });
+    create(&mut api, mine(600), Owner::Api).unwrap();
+    create(&mut api, api::location(600, 7), Owner::Api).unwrap();
+    let asked = update(&mut api, mine(601), Owner::Api, false);
+    assert_refused(asked, Code::FailedPrecondition, &["location 600 10.0.0.7", "vlt del"]);
+    delete(&mut api, Kind::Location, "600 10.0.0.7", Owner::Api, false).unwrap();
+    update(&mut api, mine(601), Owner::Api, false).unwrap();
     let pod = Vnic {
         name: "pod".into(),
         vpc: "red".into(),

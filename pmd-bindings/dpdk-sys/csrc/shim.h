@@ -1,6 +1,6 @@
 /*
  * Functions for what bindgen cannot reach: static inlines, thread-local variables and bit fields.
- * One call each, no logic, but for pools (pool.c).
+ * One call each, no logic, but for pools (pool.c) and the room behind a guest's memory (moat.c).
  */
 #ifndef DPDK_SYS_SHIM_H
 #define DPDK_SYS_SHIM_H
@@ -50,6 +50,18 @@ struct rte_mempool *dpdk_sys_pool_of_copies(struct rte_mempool *pool);
  */
 uint16_t dpdk_sys_vhost_dequeue(int vid, uint16_t ring, struct rte_mempool *bounded, uint32_t most, struct rte_mbuf **mbufs,
 	uint16_t count, uint8_t *ran_out);
+/*
+ * Until the end, what the calling thread maps of files to share has room behind it that is nobody else's: what is written beyond such a
+ * mapping is written there. The room is the caller's to unmap.
+ */
+#define DPDK_SYS_MOATS 16
+struct dpdk_sys_moats {
+	uint32_t count;
+	uintptr_t start[DPDK_SYS_MOATS];
+	size_t length[DPDK_SYS_MOATS];
+};
+void dpdk_sys_moats_begin(void);
+struct dpdk_sys_moats dpdk_sys_moats_end(void);
 /* The number of the register that modify_field writes; where it is depends on the release. */
 void dpdk_sys_modify_set_register(struct rte_flow_action_modify_field *modify, uint8_t index);
 uint8_t dpdk_sys_modify_register(const struct rte_flow_action_modify_field *modify);

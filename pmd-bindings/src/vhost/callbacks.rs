@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use dpdk_sys as sys;
 
 use super::message::{self, Message};
+use super::moat::Moats;
 use super::notify::CallFile;
 use super::{Device, MOST_PEERS, Peer, WAITED_FOR, descriptors, devices, guard, wait_for_one_more};
 
@@ -52,6 +53,11 @@ unsafe extern "C" fn coming(vid: i32, place: *mut c_void) -> i32 {
     let message = unsafe { Message::at(place) };
     let device = device(vid);
     let mut peers = device.as_ref().map(|device| device.peers());
+    // Of a message that failed: what it has mapped may be looked at until its peer goes.
+    let (of, left) = Moats::end();
+    if let Some(peer) = peers.as_mut().and_then(|peers| peers.known.iter_mut().find(|peer| peer.vid == of)) {
+        peer.moats.keep(left);
+    }
     let peer = peers.as_mut().and_then(|peers| peers.known.iter_mut().find(|peer| peer.vid == vid));
     let checked = peer.ok_or("nobody knows the peer").and_then(|peer| {
         if peer.setup.is_lost() {
@@ -59,7 +65,12 @@ unsafe extern "C" fn coming(vid: i32, place: *mut c_void) -> i32 {
         }
         peer.setup.check(&message)
     });
-    let Err(why) = checked else { return sys::RTE_VHOST_MSG_RESULT_NOT_HANDLED };
+    let Err(why) = checked else {
+        if message.number() == message::SET_MEM_TABLE {
+            Moats::begin(vid);
+        }
+        return sys::RTE_VHOST_MSG_RESULT_NOT_HANDLED;
+    };
     tracing::warn!(vid, message = message.number(), why, "a message of a vhost-user peer is refused");
     message.close_files();
     sys::RTE_VHOST_MSG_RESULT_ERR
@@ -75,7 +86,24 @@ unsafe extern "C" fn handled(vid: i32, place: *mut c_void) -> i32 {
     {
         peer.setup.done(&message);
         match message.number() {
-            message::SET_MEM_TABLE => peer.setup.regions = peer.shared.memory_changed(vid),
+            message::SET_MEM_TABLE => {
+                peer.setup.regions = peer.shared.memory_changed(vid);
+                // None are made where the table says what is mapped already.
+                let (_, made) = Moats::end();
+                if made.count() > 0 {
+                    peer.moats = made;
+                }
+                if peer.moats.count() < peer.setup.regions.len() {
+                    tracing::warn!(vid, "there is no room of ours behind the memory of a vhost-user guest");
+                }
+            }
+            message::SET_FEATURES if peer.setup.has_one_pair() => {
+                // The library has freed the others, and tells nobody.
+                peer.keep_first_pair();
+                if device.vid.load(Ordering::Relaxed) == vid {
+                    device.tell_rings(Some(peer));
+                }
+            }
             message::SET_LOG_BASE => peer.shared.log_changed(vid),
             message::RESET_OWNER => peer.shared.forget(),
             message::SEND_RARP => {

@@ -6,6 +6,8 @@ use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use dpdk_sys as sys;
 
+use super::files;
+
 pub(super) const GET_FEATURES: u32 = 1;
 pub(super) const SET_FEATURES: u32 = 2;
 pub(super) const SET_OWNER: u32 = 3;
@@ -98,10 +100,9 @@ impl Message {
 
     /// Closes the files of a message that the library is not to handle: it forgets them then.
     pub fn close_files(&self) {
-        for file in self.context.files.into_iter().filter(|file| *file >= 0) {
-            // SAFETY: the library received it for this message, and has no more to do with it.
-            drop(unsafe { OwnedFd::from_raw_fd(file) });
-        }
+        let all = self.context.files.into_iter().filter(|file| *file >= 0);
+        // SAFETY: the library received them for this message, and has no more to do with them.
+        files::close(all.map(|file| unsafe { OwnedFd::from_raw_fd(file) }).collect());
         // SAFETY: the library's place, which stays while this is there.
         let files = unsafe { &raw mut (*self.place).files };
         // SAFETY: as above; -1 is none.

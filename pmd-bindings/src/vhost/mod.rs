@@ -12,9 +12,11 @@
 
 mod callbacks;
 mod descriptors;
+mod files;
 mod guard;
 mod look;
 mod message;
+mod moat;
 mod notify;
 mod queue;
 mod quiesce;
@@ -29,6 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dpdk_sys as sys;
 use guard::Shared;
+use moat::Moats;
 use notify::CallFile;
 use quiesce::Gate;
 use setup::Setup;
@@ -156,6 +159,7 @@ struct Peer {
     is_ready: bool,
     rings: [bool; 2 * MAX_PAIRS],
     shared: Shared,
+    moats: Moats,
     setup: Setup,
     /// What the guest is notified by, of each virtqueue.
     calls: BTreeMap<u16, CallFile>,
@@ -172,11 +176,18 @@ impl Peer {
             is_ready: false,
             rings: [false; 2 * MAX_PAIRS],
             shared: Shared::default(),
+            moats: Moats::default(),
             setup: Setup::default(),
             calls: BTreeMap::new(),
             is_hostile: false,
             announces: false,
         }
+    }
+
+    /// Its rings beyond the first pair are there no more.
+    fn keep_first_pair(&mut self) {
+        self.rings[2..].fill(false);
+        self.calls.retain(|ring, _| *ring < 2);
     }
 
     /// Frees pollers that hang in a notification of its guest; `true` if there was one for them to hang in.

@@ -32,7 +32,11 @@ impl CallFile {
         Self::new(file).map(Some).map_err(|_| ())
     }
 
-    fn new(file: BorrowedFd<'_>) -> io::Result<Self> {
+    /// Sees to it that a file does not block, before anybody writes to it.
+    ///
+    /// # Errors
+    /// It is no eventfd.
+    pub fn check(file: BorrowedFd<'_>) -> io::Result<()> {
         let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         if name.as_os_str() != "anon_inode:[eventfd]" {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -44,6 +48,11 @@ impl CallFile {
         {
             return Err(io::Error::last_os_error());
         }
+        Ok(())
+    }
+
+    fn new(file: BorrowedFd<'_>) -> io::Result<Self> {
+        Self::check(file)?;
         // SAFETY: as above; the result is checked.
         let own = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0) };
         if own < 0 {

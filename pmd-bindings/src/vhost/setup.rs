@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
 use super::message::{self, Message};
-use super::{MAX_RING, feature, trial};
+use super::notify::CallFile;
+use super::{MAX_RING, feature, files, trial};
 
 /// Regions of a guest's memory at most (`VHOST_MEMORY_MAX_NREGIONS`).
 const MOST_REGIONS: usize = 8;
@@ -54,6 +55,11 @@ impl Setup {
         self.features & feature::RING_PACKED != 0
     }
 
+    /// Whether the guest has no more than the first pair of rings, as was agreed on.
+    pub fn has_one_pair(&self) -> bool {
+        self.features & feature::MQ == 0
+    }
+
     fn ring(&self, message: &Message) -> Ring {
         self.rings.get(&message.ring()).copied().unwrap_or_default()
     }
@@ -71,6 +77,7 @@ impl Setup {
         if message.length() < needed(message.number()).ok_or("no network device is asked for it")? {
             return Err("it is shorter than its kind is");
         }
+        check_files(message)?;
         match message.number() {
             message::SET_FEATURES => self.check_features(message.word(0)),
             message::RESET_OWNER if self.rings.values().any(|ring| ring.size > 0) => {
@@ -195,6 +202,24 @@ fn needed(number: u32) -> Option<usize> {
         | message::SET_STATUS => 8,
         _ => return None,
     })
+}
+
+/// Whether the files of a message are what its kind is for. The library closes them, and notifies by some, while workers wait for it, and
+/// all other peers: closing a file of any other kind may take as long as the peer likes.
+fn check_files(message: &Message) -> Result<(), &'static str> {
+    let (is_good, why): (fn(BorrowedFd<'_>) -> bool, _) = match message.number() {
+        message::SET_MEM_TABLE | message::SET_LOG_BASE => {
+            (files::is_memory, "a file of memory is none: share memory (memfd, /dev/shm, huge pages)")
+        }
+        message::SET_VRING_KICK | message::SET_VRING_CALL | message::SET_VRING_ERR | message::SET_LOG_FD => {
+            (|file| CallFile::check(file).is_ok(), "a file of notifications is no eventfd")
+        }
+        message::SET_BACKEND_REQ_FD => {
+            (files::is_local_socket, "a channel back to the peer is no local socket")
+        }
+        _ => (|_| false, "there is a file with it"),
+    };
+    message.files().all(is_good).then_some(()).ok_or(why)
 }
 
 /// Whether the library will map all of a new table of memory: it unmaps what there is before it tries.

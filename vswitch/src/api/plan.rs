@@ -185,7 +185,7 @@ impl Plan {
 
     fn create(&mut self, view: &View, item: Item, claim: Claim) -> Result<Item, Problem> {
         let Some(known) = self.get(view, item.kind, &item.id)? else {
-            let item = self.take_over(item)?;
+            let item = self.take_over(view, item, claim)?;
             self.put(&item)?;
             self.is(item.kind, &item.id, claim.owner);
             for (kind, id) in inside(&item) {
@@ -194,6 +194,7 @@ impl Plan {
             return Ok(item);
         };
         let owner = self.owner(view, item.kind, &item.id);
+        let item = with_taken_over(item, &known);
         let is_said = item.is_said_by(&known);
         if is_said && owner == claim.owner {
             return Ok(known);
@@ -244,9 +245,40 @@ impl Plan {
             .try_for_each(|location| self.refuse_others(view, Kind::Location, &location_id(location), claim))
     }
 
+    /// Refuses to give a VPC another VNI while there are locations in its network that nobody would say again: they would be nowhere.
+    fn refuse_to_leave_locations(
+        &self,
+        view: &View,
+        before: &Item,
+        after: &Item,
+        claim: Claim,
+    ) -> Result<(), Problem> {
+        let vni = |item: &Item| item.table.get("vni").and_then(Value::as_integer);
+        let Some(from) = vni(before).filter(|from| before.kind == Kind::Vpc && vni(after) != Some(*from))
+        else {
+            return Ok(());
+        };
+        let stays = |location: &&LocationConfig| {
+            let id = location_id(location);
+            let is_told_again = matches!(self.owner(view, Kind::Location, &id), Owner::Etcd | Owner::Evpn);
+            let goes = matches!(self.locations.get(&(location.vni.get(), location.vip)), Some(None));
+            i64::from(location.vni.get()) == from && !is_told_again && !goes
+        };
+        match view.locations().find(stays).filter(|_| !claim.force) {
+            None => Ok(()),
+            Some(LocationConfig { vip, .. }) => {
+                let message = format!(
+                    "location {from} {vip} is in this VPC's network, and with another VNI it would be nowhere; remove it with `vlt del {from} {vip}` \
+                     first, and set it anew in the other network"
+                );
+                Err(Problem::new(Code::FailedPrecondition, "vpc.vni", message))
+            }
+        }
+    }
+
     /// A vNIC whose port is named like itself takes over the plain port of that name, device and peer included: a virtual machine that
     /// migrates here is behind it before its vNIC is.
-    fn take_over(&mut self, mut item: Item) -> Result<Item, Problem> {
+    fn take_over(&mut self, view: &View, mut item: Item, claim: Claim) -> Result<Item, Problem> {
         let of_trunk = |port: &&str| {
             item.kind == Kind::Vnic && !self.config.trunks.iter().any(|trunk| trunk.name.as_str() == *port)
         };
@@ -264,6 +296,7 @@ impl Plan {
             );
             return Err(Problem::new(Code::FailedPrecondition, "vnic.port", message));
         }
+        self.refuse_others(view, Kind::Port, name, claim)?;
         self.index.remove(&mut self.config, Kind::Port, name)?;
         for (from, to) in [("port", "port"), ("rx-queues", "queues")] {
             if let Some(value) = plain.get(from) {
@@ -311,6 +344,7 @@ impl Plan {
             _ => {
                 self.refuse_others(view, kind, &id, claim)?;
                 self.refuse_others_inside(view, &known, Some(&item), claim)?;
+                self.refuse_to_leave_locations(view, &known, &item, claim)?;
                 let old: BTreeSet<_> = inside(&known).collect();
                 for (kind, id) in inside(&item).filter(|inner| !old.contains(inner)) {
                     self.is(kind, &id, claim.owner);
@@ -377,6 +411,20 @@ impl Plan {
     }
 }
 
+/// A vNIC that is asked for again, with the port that the first request [took over](Plan::take_over) in place of that port's name.
+fn with_taken_over(mut item: Item, known: &Item) -> Item {
+    let names_itself =
+        item.kind == Kind::Vnic && item.table.get("port").and_then(Value::as_str) == Some(item.id.as_str());
+    if names_itself && known.table.get("port").is_some_and(Value::is_table) {
+        for key in ["port", "queues"] {
+            if let Some(value) = known.table.get(key) {
+                item.table.insert(key.into(), value.clone());
+            }
+        }
+    }
+    item
+}
+
 /// Carries steps out, on the control thread: all of them, or none. The objects that are there then, but for those that went.
 pub(super) fn carry_out(
     switch: &mut Switch,
@@ -392,7 +440,17 @@ pub(super) fn carry_out(
         );
         return Err(Problem::new(Code::Aborted, "expected_revision", message).into());
     }
-    let (plan, items) = Plan::of(&view, steps)?;
+    let takes_away = steps.iter().any(|step| matches!(step.what, What::Delete(..)));
+    let (plan, items) = match Plan::of(&view, steps) {
+        Ok(planned) => planned,
+        Err(problems) => {
+            if takes_away {
+                // Somebody asks again for what went, and was told that it was not saved: it is not done while that lasts.
+                switch.save_what_is_not()?;
+            }
+            return Err(problems.into());
+        }
+    };
     go_over(switch, &view, plan, missing)?;
     Ok(items)
 }

@@ -4,11 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use vswitch_api::v1::Kind;
 use wire::Vni;
 
 use super::book::News;
-use crate::api::{self, Followed};
 use crate::config::LocationConfig;
 use crate::state::owners::Owner;
 use crate::switch::following::{Heard, Refused};
@@ -49,29 +47,4 @@ pub fn take_in(switch: &mut Switch, news: News) -> Result<Taken, String> {
         Err(error @ SwitchError::NotSaved(_)) => Ok(Taken { refused, unsaved: Some(error.to_string()) }),
         Err(error) => Err(error.to_string()),
     }
-}
-
-/// Carries changes of objects out as one.
-///
-/// # Errors
-/// Why they cannot be; then none of them is done.
-pub fn carry_out(switch: &mut Switch, changes: &[Followed]) -> Result<(), String> {
-    // Nobody can be in a group that goes: stations elsewhere are out of it first.
-    let gone: Vec<&str> = changes
-        .iter()
-        .filter_map(|change| match change {
-            Followed::Gone(Kind::SecurityGroup, id) => Some(id.as_str()),
-            _ => None,
-        })
-        .collect();
-    if !gone.is_empty() {
-        let is_gone = |group: &crate::config::Name| gone.contains(&group.as_str());
-        let members = switch.topology().locations().filter(|location| location.groups.iter().any(is_gone));
-        let mut come: Vec<LocationConfig> = members.cloned().collect();
-        come.iter_mut().for_each(|location| location.groups.retain(|group| !is_gone(group)));
-        if let Err(error) = switch.follow(Owner::Etcd, Heard { come, ..Heard::default() }) {
-            tracing::warn!(%error, "stations of other hosts stay in a security group that goes");
-        }
-    }
-    api::follow(switch, Owner::Etcd, changes)
 }

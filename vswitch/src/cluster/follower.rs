@@ -19,6 +19,7 @@ use renewing::renew;
 use serde_json::json;
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
+use toml::Value;
 use wire::Vni;
 
 use super::book::Book;
@@ -91,6 +92,8 @@ pub struct Follower {
     past: Past,
     objects: Objects,
     lease: Option<i64>,
+    /// Addresses of vNICs that came or changed since the config was last looked at.
+    passing: BTreeSet<(Vni, IpAddr)>,
     wanted: Wanted,
     seen: Option<Arc<Config>>,
     watches: HashMap<i64, Target>,
@@ -133,6 +136,7 @@ impl Follower {
             objects: Objects::after(past.losses()),
             past,
             lease: None,
+            passing: BTreeSet::new(),
             wanted: Wanted::default(),
             seen: None,
             watches: HashMap::new(),
@@ -216,8 +220,13 @@ impl Follower {
             })
             .await?;
         self.wanted = Wanted::of(&config, &self.config.vteps);
+        let is_another = self.seen.as_ref().is_some_and(|seen| !Arc::ptr_eq(seen, &config));
         self.seen = Some(config);
         let at = self.load(&store, lease).await?;
+        if is_another {
+            // What it was told fits another config, also where that came and went again.
+            self.book.tell_again();
+        }
         let (mut requests, mut watched) = self.watch_all(&store, at + 1).await?;
         if !self.adopted {
             self.adopt().await?;
@@ -248,14 +257,18 @@ impl Follower {
                 }
                 change = changes.recv() => {
                     let concerns = match &change {
-                        Ok(change) => concerns_config(change),
+                        Ok(change) => self.take_up(change),
                         // Some were missed.
-                        Err(broadcast::error::RecvError::Lagged(_)) => true,
+                        Err(broadcast::error::RecvError::Lagged(_)) => {
+                            self.book.tell_again();
+                            true
+                        }
                         Err(broadcast::error::RecvError::Closed) => return Err(Unanswered::Ending.into()),
                     };
                     self.stirred = true;
                     if concerns {
                         self.look_again(&store, &mut requests, lease).await?;
+                        self.ask_for_passing();
                         self.publish(&store, lease).await?;
                         self.objects_to_control().await?;
                         self.tell(Instant::now()).await?;
@@ -267,6 +280,7 @@ impl Follower {
                     if self.take_in_waiting(&mut watched)? {
                         self.objects_to_control().await?;
                         self.tell(arrived).await?;
+                        self.publish(&store, lease).await?;
                     }
                     self.turn().await?;
                 }
@@ -355,6 +369,52 @@ impl Follower {
         Ok(())
     }
 
+    /// Takes up what a change says, for another one may have taken it back before the config is looked at: what the switch was told is not
+    /// there any more all the same. True for a change that may concern what is published or followed: of something else than locations.
+    fn take_up(&mut self, Changed { change, .. }: &Changed) -> bool {
+        let seen = self.seen.as_deref();
+        let vni_of = |name: &str| seen?.vpcs.iter().find(|vpc| vpc.name.as_str() == name).map(|vpc| vpc.vni);
+        let mut leads_elsewhere = false;
+        for (section, id, object) in change.set() {
+            leads_elsewhere |= match section {
+                "uplink" => true,
+                "vpc" => {
+                    let before = id.as_deref().and_then(vni_of).map(|vni| i64::from(vni.get()));
+                    before.is_some() && before != object.get("vni").and_then(Value::as_integer)
+                }
+                _ => false,
+            };
+            if section == "vnic" {
+                let vni = object.get("vpc").and_then(Value::as_str).and_then(vni_of);
+                let vips = object.get("vips").and_then(Value::as_array).into_iter().flatten();
+                let vips = vips.filter_map(|vip| vip.as_str()?.parse().ok());
+                self.passing.extend(vni.into_iter().flat_map(|vni| vips.clone().map(move |vip| (vni, vip))));
+            }
+        }
+        leads_elsewhere |=
+            change.gone().any(|(section, _)| matches!(section, "uplink" | "vpc" | "security-group"));
+        if leads_elsewhere {
+            self.book.tell_again();
+        }
+        let set = change.set().any(|(section, ..)| section != "location");
+        set || change.gone().any(|(section, _)| section != "location")
+    }
+
+    /// Addresses that a vNIC of this host had, and that none has now, are another host's again.
+    fn ask_for_passing(&mut self) {
+        if self.passing.is_empty() {
+            return;
+        }
+        if let Some(config) = &self.seen {
+            let vnis: HashMap<&Name, Vni> = config.vpcs.iter().map(|vpc| (&vpc.name, vpc.vni)).collect();
+            for vnic in &config.vnics {
+                let Some(&vni) = vnis.get(&vnic.vpc) else { continue };
+                vnic.vips.iter().for_each(|&vip| drop(self.passing.remove(&(vni, vip))));
+            }
+        }
+        std::mem::take(&mut self.passing).into_iter().for_each(|(vni, vip)| self.book.ask(vni, vip));
+    }
+
     /// Has etcd have what this host says.
     async fn publish(&mut self, store: &Store, lease: i64) -> Result<(), Failure> {
         if self.overtaken {
@@ -372,12 +432,6 @@ impl Follower {
         self.shared.lock().published = self.mine.published();
         Ok(result?)
     }
-}
-
-/// True for a change that may concern what is published or followed: of something else than locations.
-fn concerns_config(change: &Changed) -> bool {
-    let set = change.change.set().any(|(section, ..)| section != "location");
-    set || change.change.gone().any(|(section, _)| section != "location")
 }
 
 #[cfg(test)]

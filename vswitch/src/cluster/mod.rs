@@ -51,7 +51,13 @@ pub fn start(
         past: state.map(|state| file_beside(state, ".etcd")),
     };
     let shared = Shared::new(etcd, &own);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // The client itself runs on a thread of its own, and writes its files there: however long the disk takes, the thread of the runtime renews
+    // the lease.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("etcd-lease")
+        .enable_all()
+        .build()?;
     let (etcd, told) = (etcd.clone(), shared.clone());
     std::thread::Builder::new().name("etcd".into()).spawn(move || {
         let follower = Follower::new(etcd, own, &files, Asker::new(jobs), told);

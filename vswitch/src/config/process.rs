@@ -79,6 +79,8 @@ pub struct WorkersConfig {
 }
 
 impl WorkersConfig {
+    /// The fewest packets of a burst: a packed ring of a vhost-user guest is not asked for one alone.
+    pub const MIN_BURST: u16 = 2;
     /// The most packets of a burst.
     pub const MAX_BURST: u16 = 64;
 

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
@@ -18,9 +19,10 @@ use crate::config::{Config, GatewayConfig, LocationConfig, Name, RouteTargetConf
 use crate::control::tries::Tries;
 use crate::controller::Controller;
 use crate::state::owners::Owner;
-use crate::switch::following::{Heard, Said};
+use crate::switch::following::{Heard, Refused, Said};
 use crate::switch::view::View;
 use crate::switch::{Switch, SwitchError};
+use crate::topology::TopologyError;
 use crate::topology::stations::Stations;
 
 /// Addresses, stations and prefixes of a batch each: control does others' work between two.
@@ -110,6 +112,8 @@ impl Changes {
 #[derive(Clone, Debug, Default)]
 pub struct Applied {
     refused: Vec<(Item, String)>,
+    /// Those of them for which the VLT has no room.
+    without_room: Vec<Item>,
     /// Routes of which it is not clear yet which of them cannot be.
     pub unclear: Vec<RouteChange>,
     /// Something went wrong with all of it.
@@ -118,12 +122,23 @@ pub struct Applied {
     pub revisions: (u64, u64),
 }
 
+impl Applied {
+    /// All of it went wrong.
+    pub fn failed(error: &str) -> Self {
+        Self { error: Some(error.to_owned()), ..Self::default() }
+    }
+}
+
 /// What is between the book and the switch.
 #[derive(Debug, Default)]
 pub struct Applier {
     /// What the switch was told.
     members: BTreeMap<u32, BTreeSet<IpAddr>>,
     refused: BTreeMap<Item, String>,
+    /// Those of them that wait for room in the VLT.
+    without_room: BTreeSet<Item>,
+    /// The last of these that was asked for again.
+    last: Option<Item>,
     /// Prefixes that only the switch itself found out to be impossible, with what they were to lead to.
     tried: BTreeMap<(u32, IpNet), Option<RouteTargetConfig>>,
     /// Those of them that are to be tried again, when that may be.
@@ -171,8 +186,7 @@ impl Applier {
         }
         for _ in 0..BATCH {
             let Some((vni, mac)) = dirty.stations.pop_first() else { break };
-            let item = Item::Station(vni, mac);
-            self.refused.remove(&item);
+            self.forget_refusal(&Item::Station(vni, mac));
             // Those of a network that is gone went with it.
             let Some(of) = Vni::new(vni).ok().filter(|of| view.has_network(*of)) else { continue };
             let wanted = book.bare_station(vni, mac);
@@ -183,9 +197,35 @@ impl Applier {
         changes
     }
 
+    fn forget_refusal(&mut self, item: &Item) {
+        self.refused.remove(item);
+        self.without_room.remove(item);
+    }
+
+    /// True while something waits for room in the VLT.
+    pub fn waits_for_room(&self) -> bool {
+        !self.without_room.is_empty()
+    }
+
+    /// Has as much be looked at again as there is room for, of what waits for that, each in its turn: one that needs more room than there is
+    /// keeps no other from having it.
+    pub fn ask_for_room(&mut self, room: usize, dirty: &mut Dirty) {
+        let from = (self.last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let rest = self.last.into_iter().flat_map(|last| self.without_room.range(..=last));
+        let again: Vec<Item> = self.without_room.range(from).chain(rest).take(room).copied().collect();
+        self.last = again.last().copied().or(self.last);
+        for item in again {
+            match item {
+                Item::Address(vni, ip) => drop(dirty.addresses.insert((vni, ip))),
+                Item::Station(vni, mac) => drop(dirty.stations.insert((vni, mac))),
+                Item::Prefix(..) => {}
+            }
+        }
+    }
+
     fn address(&mut self, vni: u32, ip: IpAddr, book: &Book, view: &View, heard: &mut Heard) {
         let item = Item::Address(vni, ip);
-        self.refused.remove(&item);
+        self.forget_refusal(&item);
         self.others.remove(&item);
         let Ok(of) = Vni::new(vni) else { return };
         let wanted = book.address(vni, ip).filter(|_| view.vpc(of).is_some());
@@ -287,6 +327,7 @@ impl Applier {
     /// Takes in what came of changes. What went wrong as a whole is dirty again.
     pub fn took(&mut self, changes: &Changes, applied: &Applied, dirty: &mut Dirty) {
         self.refused.extend(applied.refused.iter().cloned());
+        self.without_room.extend(applied.without_room.iter().copied());
         if applied.error.is_none() {
             return;
         }
@@ -321,17 +362,24 @@ pub fn apply(controller: &mut Controller, changes: Changes) -> Applied {
             Err(SwitchError::NotSaved(error)) => tracing::warn!(%error, "what other hosts say is not saved"),
             Err(error) => applied.error = Some(error.to_string()),
         }
-        // VTEPs are the switch's to tell of and to place.
-        applied.refused.extend(refused.into_iter().filter_map(|refused| match refused.what {
-            Said::Location(vni, vip) => Some((Item::Address(vni.get(), vip), refused.why)),
-            Said::Vtep(..) => None,
-        }));
+        for Refused { what, why, for_want_of_room } in refused {
+            // VTEPs are the switch's to tell of and to place.
+            let Said::Location(vni, vip) = what else { continue };
+            let item = Item::Address(vni.get(), vip);
+            applied.without_room.extend(for_want_of_room.then_some(item));
+            applied.refused.push((item, why));
+        }
     }
     if !stations.is_empty() {
         match switch.follow_stations(&stations) {
-            Ok(refused) => applied.refused.extend(
-                refused.into_iter().map(|((vni, mac), why)| (Item::Station(vni.get(), mac), why.to_string())),
-            ),
+            Ok(refused) => {
+                for ((vni, mac), why) in refused {
+                    let item = Item::Station(vni.get(), mac);
+                    let for_want_of_room = matches!(why, TopologyError::VltFull { .. });
+                    applied.without_room.extend(for_want_of_room.then_some(item));
+                    applied.refused.push((item, why.to_string()));
+                }
+            }
             Err(error) => applied.error = Some(error.to_string()),
         }
     }
@@ -413,5 +461,31 @@ mod tests {
             assert_eq!(here(0, to), None, "{to}");
         }
         assert_eq!(here(1, "10.0.2.6/32"), None);
+    }
+
+    #[test]
+    fn evpn_what_waits_for_room_has_its_turn_when_there_is_some() {
+        let mut applier = Applier::default();
+        let address = |last: u8| Item::Address(7, IpAddr::from([10, 0, 0, last]));
+        let station = Item::Station(7, MacAddr([2, 0, 0, 0, 0, 1]));
+        let without_room = vec![address(1), address(2), address(3), station];
+        let refused = without_room.iter().map(|item| (*item, "no room".to_owned())).collect();
+        let applied = Applied { refused, without_room, ..Applied::default() };
+        applier.took(&Changes::default(), &applied, &mut Dirty::default());
+        assert!(applier.waits_for_room());
+        let mut ask = |room| {
+            let mut dirty = Dirty::default();
+            applier.ask_for_room(room, &mut dirty);
+            let last = |ip: &IpAddr| if let IpAddr::V4(ip) = ip { ip.octets()[3] } else { 0 };
+            (dirty.addresses.iter().map(|(_, ip)| last(ip)).collect::<Vec<_>>(), dirty.stations.len())
+        };
+        assert_eq!(ask(0), (vec![], 0));
+        assert_eq!([ask(2), ask(2), ask(2)], [(vec![1, 2], 0), (vec![3], 1), (vec![1, 2], 0)]);
+        assert_eq!(ask(9), (vec![1, 2, 3], 1));
+        // What is looked at again waits no more, unless it is refused again.
+        for item in [address(1), address(2), address(3), station] {
+            applier.forget_refusal(&item);
+        }
+        assert!(!applier.waits_for_room() && applier.refused().is_empty());
     }
 }

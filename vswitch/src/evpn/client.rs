@@ -238,7 +238,9 @@ impl Evpn {
         }
         match codec::route(path) {
             // Ours, or what came back to us by others.
-            Ok(route) if Some(route.vtep) == self.vtep => self.book.withdraw(&route.key),
+            Ok(route) if Some(route.vtep) == self.vtep || self.is_ours(path, &route) => {
+                self.book.withdraw(&route.key);
+            }
             Ok(route) => self.book.set(route),
             Err(why) => {
                 if let Ok(key) = codec::key(path) {
@@ -251,14 +253,19 @@ impl Evpn {
         }
     }
 
+    /// True for what this switch has told gobgpd, or an earlier run of it did, perhaps with another VTEP: route distinguishers of this router
+    /// are this host's alone.
+    fn is_ours(&self, path: &gobgp::Path, route: &Route) -> bool {
+        let Some(Connected { router_id, .. }) = &self.connected else { return false };
+        codec::is_local(path)
+            && matches!(route.key.rd(), Distinguisher::Address(admin, _) if admin == *router_id)
+    }
+
     /// Takes in all that gobgpd knows when it is reached: what it has of others, and of ours.
-    fn begin(&mut self, paths: &[gobgp::Path], router_id: Ipv4Addr) {
-        let is_ours = |route: &Route| {
-            let by_us = matches!(route.key.rd(), Distinguisher::Address(admin, _) if admin == router_id);
-            by_us && Some(route.vtep) == self.vtep
-        };
-        let own = paths.iter().filter(|path| codec::is_local(path) && !path.is_withdraw);
-        let own = own.filter_map(|path| codec::route(path).ok()).filter(is_ours).collect();
+    fn begin(&mut self, paths: &[gobgp::Path]) {
+        let there = paths.iter().filter(|path| !path.is_withdraw);
+        let read = there.filter_map(|path| Some((path, codec::route(path).ok()?)));
+        let own = read.filter(|(path, route)| self.is_ours(path, route)).map(|(_, route)| route).collect();
         self.publisher.begin(own);
         self.book.begin();
         paths.iter().for_each(|path| self.take(path));
@@ -276,11 +283,16 @@ impl Evpn {
         if !looks && self.dirty.is_empty() && !(self.announces && self.may_announce(now)) {
             return Ok(());
         }
-        let known = self.revision;
+        let (known, waits) = (self.revision, self.applier.waits_for_room());
         let work = move |controller: &mut Controller| {
-            (Some(controller.switch.changes().revision()) != known).then(|| View::of(&controller.switch))
+            let switch = &controller.switch;
+            let is_news = Some(switch.changes().revision()) != known;
+            (is_news.then(|| View::of(switch)), if waits { switch.topology().vlt_room() } else { 0 })
         };
-        let Some(changed) = self.control.ask("looking at the switch", work).await? else { return Ok(()) };
+        let Some((changed, room)) = self.control.ask("looking at the switch", work).await? else {
+            return Ok(());
+        };
+        self.applier.ask_for_room(room, &mut self.dirty);
         if looks {
             self.looked = Some(now);
         }
@@ -291,8 +303,7 @@ impl Evpn {
         if let Some(connected) = &mut self.connected
             && let Some(first) = connected.first.take()
         {
-            let router_id = connected.router_id;
-            self.begin(&first, router_id);
+            self.begin(&first);
             self.announces = true;
             merge(&mut self.dirty, self.book.take_dirty());
         }

@@ -110,7 +110,7 @@ impl Switch {
     /// Has the workers do with packets what the config says, where one did not take that yet.
     pub(super) fn tend_mode(&mut self) {
         let mode = start::mode(self.config.forward.mode);
-        if mode != self.mode
+        if (mode != self.mode || self.is_mode_doubtful)
             && !self.pool.has_silent()
             && let Err(error) = self.set_mode(mode)
         {

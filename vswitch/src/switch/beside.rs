@@ -3,11 +3,14 @@
 
 use std::panic::resume_unwind;
 use std::thread::Builder;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam::channel::{RecvTimeoutError, bounded};
 
 use super::{Switch, TEND_EVERY_MS};
+
+/// After the first time that freed memory goes back to the kernel, the second.
+const LATE_TRIM: Duration = Duration::from_secs(1);
 
 impl Switch {
     /// Has something done that needs nothing of the switch, on a thread of its own, and tends the network until it is done.
@@ -32,12 +35,13 @@ impl Switch {
 
     /// Has the kernel given back what such work has freed, when workers have let go of what it replaced.
     pub(crate) fn trim_soon(&mut self) {
-        self.trims = true;
+        let now = Instant::now();
+        self.trims = vec![now + LATE_TRIM, now];
     }
 
-    /// Does that, once workers had a turn of control to let go in.
-    pub(super) fn tend_heap(&mut self) {
-        if std::mem::take(&mut self.trims) {
+    /// Does that, once workers had a turn of control to let go in, and again when a late one has.
+    pub(super) fn tend_heap(&mut self, now: Instant) {
+        if self.trims.pop_if(|due| *due <= now).is_some() {
             pmd::process::trim_heap();
         }
     }

@@ -115,6 +115,8 @@ pub struct Switch {
     services: services::ServicesControl,
     /// It is to receive packets, or not to, and not all workers know that yet.
     wants_forwarding: Option<bool>,
+    /// A worker did not take the last mode, or not the one of before that it is to have again; hardware is stopped meanwhile.
+    is_mode_doubtful: bool,
     bfd: bfd::BfdControl,
     probing: probing::ProbeControl,
     events: EventLog,
@@ -122,8 +124,8 @@ pub struct Switch {
     tended: Instant,
     /// When all neighbours were asked at last because one may have said something that was forgotten.
     doubted: Option<Instant>,
-    /// Much memory was freed, or is about to be.
-    trims: bool,
+    /// Much memory was freed, or is about to be: when it goes back to the kernel, the next time last.
+    trims: Vec<Instant>,
     /// When interfaces were last looked for.
     looked: Instant,
     /// When link-local addresses were last learned.
@@ -252,12 +254,13 @@ impl Switch {
             uplinks: uplinks::Uplinks::default(),
             services: services::ServicesControl::default(),
             wants_forwarding: None,
+            is_mode_doubtful: false,
             bfd: bfd::BfdControl::default(),
             probing: probing::ProbeControl::default(),
             events: EventLog::default(),
             tended: Instant::now(),
             doubted: None,
-            trims: false,
+            trims: Vec::new(),
             looked: Instant::now(),
             learned: Instant::now(),
             floated: Instant::now(),
@@ -408,9 +411,17 @@ impl Switch {
     /// Changes the forwarding mode.
     ///
     /// # Errors
-    /// [`SwitchError::Worker`].
+    /// [`SwitchError::Worker`]; then the mode of before is in force on all workers that answer, and on the others when they do.
     pub fn set_mode(&mut self, mode: Mode) -> Result<(), SwitchError> {
-        self.have_forwarded(|| WorkerCommand::Mode(mode), self.forwarding && mode == Mode::Overlay)?;
+        let told =
+            self.have_forwarded(|| WorkerCommand::Mode(mode), self.forwarding && mode == Mode::Overlay);
+        self.is_mode_doubtful = told.is_err();
+        if told.is_err() {
+            // Some have it already, and others take it when they answer; this comes behind it.
+            let before = self.mode;
+            let _ = self.pool.post_all(|| WorkerCommand::Mode(before));
+            return told;
+        }
         self.mode = mode;
         Arc::make_mut(&mut self.config).forward.mode = match mode {
             Mode::Overlay => ForwardMode::Overlay,

@@ -124,7 +124,7 @@ impl Switch {
         for worker in &self.pool.workers {
             worker.mailbox().free_retired();
         }
-        self.tend_heap();
+        self.tend_heap(now);
         self.learn_addresses(now);
     }
 

@@ -97,7 +97,15 @@ impl Follower {
                 .ask("taking in what other hosts say", move |controller| {
                     apply::take_in(&mut controller.switch, news)
                 })
-                .await?;
+                .await;
+            let answer = match answer {
+                Ok(answer) => answer,
+                Err(unanswered) => {
+                    // Nobody knows how far it came: all of it is told again.
+                    self.put_back(subjects, members.into_keys());
+                    return Err(unanswered.into());
+                }
+            };
             told = true;
             let mut status = self.shared.lock();
             match answer {
@@ -122,8 +130,7 @@ impl Follower {
                 Err(why) => {
                     status.fault("refused", "all".into(), why);
                     drop(status);
-                    subjects.into_iter().for_each(|(vni, vip)| self.book.ask(vni, vip));
-                    members.into_keys().for_each(|vni| self.book.regroup(vni));
+                    self.put_back(subjects, members.into_keys());
                     self.asked_again = Some(Instant::now() + REFUSED);
                     break;
                 }
@@ -140,6 +147,12 @@ impl Follower {
             self.note("etcd-refused", text, json!({ "what": what.to_string() })).await;
         }
         Ok(())
+    }
+
+    /// Control is told again of addresses and of networks.
+    fn put_back(&mut self, subjects: Vec<(Vni, IpAddr)>, networks: impl Iterator<Item = Vni>) {
+        subjects.into_iter().for_each(|(vni, vip)| self.book.ask(vni, vip));
+        networks.for_each(|vni| self.book.regroup(vni));
     }
 
     /// Asks control again for what it refused and may take in by now: all of it where something has changed, and what there is room for in
@@ -195,6 +208,15 @@ impl Follower {
         if due.is_empty() {
             return Ok(Duration::ZERO);
         }
+        let carried_out = self.carry_out_all(&due).await;
+        if let Err(failure) = &carried_out {
+            // Nobody knows how far it came.
+            due.iter().for_each(|(key, change)| self.objects.refused(key, change, failure.to_string()));
+        }
+        carried_out
+    }
+
+    async fn carry_out_all(&mut self, due: &[(String, Followed)]) -> Result<Duration, Failure> {
         let mut took = Duration::ZERO;
         let mut why: Vec<Option<String>> = vec![None; due.len()];
         let mut left: Vec<usize> = Vec::new();
@@ -237,7 +259,7 @@ impl Follower {
     ) -> Result<(Vec<Option<String>>, Duration), Failure> {
         let work = move |controller: &mut Controller| {
             let begun = Instant::now();
-            let one = |change: &Vec<Followed>| apply::carry_out(&mut controller.switch, change).err();
+            let one = |change: &Vec<Followed>| api::follow(&mut controller.switch, Owner::Etcd, change).err();
             (changes.iter().map(one).collect(), begun.elapsed())
         };
         Ok(self.asker.ask("taking in objects of the config", work).await?)

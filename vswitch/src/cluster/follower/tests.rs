@@ -366,3 +366,111 @@ async fn etcd_what_the_vlt_has_no_room_for_holds_nothing_up_and_comes_when_there
     drop(follower);
     control.thread.join().unwrap();
 }
+
+/// A network with a security group and room for what others say.
+const RED: &str = "[[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"172.16.0.1/24\"]\n\
+    [[vpc]]\nname = \"red\"\nvni = 100\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n\
+    [[security-group]]\nname = \"web\"\nvpc = \"red\"\n";
+/// A vNIC that is where the station of host 2 was.
+const MOVED_HERE: &str = "[[vnic]]\nname = \"m\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:02\"\nvips = [\"10.0.0.2\"]\n\
+    port = { kind = \"null\" }\n";
+
+/// A client that was told of the station of host 2, which is in the group `web`, and of changes of the config from then on.
+async fn with_station() -> (Control, Follower, broadcast::Receiver<Changed>) {
+    let nowhere = "/nonexistent/generations".into();
+    let (control, mut follower) =
+        Control::start_as(RED, &Files { generations: nowhere, members: None, past: None });
+    let look = |controller: &mut Controller| {
+        (controller.switch.shared_config(), controller.switch.changes().watch())
+    };
+    let (config, changes) = follower.asker.ask("a look", look).await.unwrap();
+    follower.seen = Some(config);
+    let said = Published {
+        mac: MacAddr([2, 0, 0, 0, 0, 2]),
+        vips: vec![IpAddr::from([10, 0, 0, 2])],
+        groups: vec![Name::new("web").unwrap()],
+        generation: 1,
+    };
+    let station = Change::Vnic(host(2), Name::new("v").unwrap(), Some(said));
+    follower.book.hear_all(red(), vec![takes_part(2), station], Instant::now());
+    follower.tell(Instant::now()).await.unwrap();
+    assert_eq!(groups_of_station(&follower).await, Some(vec!["web".to_owned()]));
+    (control, follower, changes)
+}
+
+/// The groups that the station of host 2 is in; `None` where it is nowhere.
+async fn groups_of_station(follower: &Follower) -> Option<Vec<String>> {
+    let look = |controller: &mut Controller| {
+        let station = controller.switch.topology().location(red(), IpAddr::from([10, 0, 0, 2]))?;
+        Some(station.groups.iter().map(ToString::to_string).collect())
+    };
+    follower.asker.ask("a look", look).await.unwrap()
+}
+
+#[tokio::test]
+async fn etcd_what_the_config_had_for_a_moment_is_told_again() {
+    let (control, mut follower, mut changes) = with_station().await;
+    // A machine comes here, and goes back before anybody looks: its location went when it came.
+    let come_and_go = |controller: &mut Controller| {
+        let moved = testing::config(&(RED.to_owned() + MOVED_HERE)).vnics[0].clone();
+        controller.switch.edit(|config| {
+            config.vnics.push(moved);
+            Ok(())
+        })?;
+        controller.switch.edit(|config| {
+            config.vnics.clear();
+            Ok(())
+        })
+    };
+    follower.asker.ask("a change", come_and_go).await.unwrap().unwrap();
+    assert_eq!(groups_of_station(&follower).await, None);
+    for round in 0..2 {
+        let mut concern = 0;
+        while let Ok(change) = changes.try_recv() {
+            concern += usize::from(follower.take_up(&change));
+        }
+        assert_eq!(concern, 2, "round {round}");
+        let look = |controller: &mut Controller| controller.switch.shared_config();
+        follower.seen = Some(follower.asker.ask("a look", look).await.unwrap());
+        follower.ask_for_passing();
+        follower.tell(Instant::now()).await.unwrap();
+        assert_eq!(groups_of_station(&follower).await, Some(vec!["web".to_owned()]), "round {round}");
+        // A group goes with whoever is in it, and is made again.
+        let make_anew = |controller: &mut Controller| {
+            let switch = &mut controller.switch;
+            let group = testing::config(RED).security_groups;
+            let out = crate::config::LocationConfig {
+                groups: Vec::new(),
+                ..switch.topology().location(red(), IpAddr::from([10, 0, 0, 2])).cloned().unwrap()
+            };
+            let out = crate::config::Relocation { come: vec![out], ..crate::config::Relocation::NONE };
+            switch.edit_and_place(out, crate::switch::Missing::Refused, Vec::new(), |config| {
+                config.security_groups.clear();
+                Ok(())
+            })?;
+            switch.edit(|config| {
+                config.security_groups = group;
+                Ok(())
+            })
+        };
+        if round == 0 {
+            follower.asker.ask("a change", make_anew).await.unwrap().unwrap();
+            assert_eq!(groups_of_station(&follower).await, Some(Vec::new()));
+        }
+    }
+    drop(follower);
+    control.thread.join().unwrap();
+}
+
+#[tokio::test]
+async fn etcd_a_group_that_is_not_etcds_keeps_its_members_whatever_keys_go() {
+    let (control, mut follower, _changes) = with_station().await;
+    follower.objects.hear("web", Some(br#"{"security_group": {"vpc": "red", "name": "web"}}"#));
+    follower.objects_to_control().await.unwrap();
+    assert_eq!(follower.objects.faults().len(), 1, "it is another owner's");
+    follower.objects.hear("web", None);
+    follower.objects_to_control().await.unwrap();
+    assert_eq!(groups_of_station(&follower).await, Some(vec!["web".to_owned()]));
+    drop(follower);
+    control.thread.join().unwrap();
+}

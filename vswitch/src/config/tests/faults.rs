@@ -51,7 +51,7 @@ fn others() {
         "[api]\ntcp = { listen = \"127.0.0.1:1\", certificate = \"/c\", key = \"/k\", client-ca = \"/a\", admins = [\"\"] }\n",
         "[api]\ntcp = { listen = \"127.0.0.1:1\", certificate = \"/c\", key = \"/k\", client-ca = \"/a\", admins = [\"x\"], readers = [\"x\"] }\n",
         "[control]\nstate = \"\"\n",
-        "[workers]\nburst = 0\n",
+        "[workers]\nburst = 1\n",
         "[eal]\nmemory = \"1MiB\"\n",
         "[eal]\nmemory = \"33000KiB\"\n",
         "[eal]\nmbufs = 0\n",

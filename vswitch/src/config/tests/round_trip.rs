@@ -117,8 +117,12 @@ fn dhcp(pick: usize) -> DhcpConfig {
 /// Valid sections of the process, any values.
 fn process() -> impl Strategy<Value = Config> {
     let eal = (0..3usize, 32u64..4096, proptest::option::of(1u32..1 << 20), 0..3u8);
-    let workers =
-        (proptest::option::of(1usize..64), any::<bool>(), any::<bool>(), 1u16..=WorkersConfig::MAX_BURST);
+    let workers = (
+        proptest::option::of(1usize..64),
+        any::<bool>(),
+        any::<bool>(),
+        WorkersConfig::MIN_BURST..=WorkersConfig::MAX_BURST,
+    );
     let nft = (1u32..1 << 24, 1u64..10_000_000_000, any::<u32>(), 1u16..);
     let vxlan = (1u16.., any::<bool>(), 0..3usize, 1u8.., proptest::option::of(0u8..64));
     (eal, workers, nft, vxlan, (rcft(), qos()), proptest::option::of("/[a-z]{1,20}")).prop_map(

@@ -175,10 +175,14 @@ fn workers(checker: &mut Checker<'_>) {
         );
     }
     let most = WorkersConfig::MAX_BURST;
-    if !(1..=most).contains(&workers.burst) {
+    if !(WorkersConfig::MIN_BURST..=most).contains(&workers.burst) {
         checker.fail(
             "workers.burst",
-            format!("[workers] burst {} is not in 1..={most}; choose a number that is", workers.burst),
+            format!(
+                "[workers] burst {} is not in {}..={most}; choose a number that is",
+                workers.burst,
+                WorkersConfig::MIN_BURST
+            ),
         );
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{AGAIN, Ended, Evpn};
 use crate::controller::Controller;
-use crate::evpn::apply::{Changes, RouteChange, apply, try_piece};
+use crate::evpn::apply::{Applied, Changes, RouteChange, apply, try_piece};
 use crate::evpn::halves::Pieces;
 use crate::switch::SwitchError;
 use crate::switch::view::View;
@@ -31,6 +31,8 @@ impl Evpn {
         let done =
             self.control.ask("what other hosts say", move |controller| apply(controller, asked)).await?;
         let Some(applied) = done else {
+            // Nobody knows how far it came.
+            self.applier.took(&changes, &Applied::failed("control failed at it"), &mut self.dirty);
             self.not_before = Some(now + AGAIN);
             return Ok(false);
         };

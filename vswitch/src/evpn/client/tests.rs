@@ -6,6 +6,9 @@ use tonic::transport::Endpoint;
 
 use super::*;
 use crate::config::Config;
+use crate::evpn::codec::RouteTargetForm;
+use crate::evpn::route::Key;
+use wire::Vni;
 
 /// A client of a gobgpd that was reached once, and that nobody reaches any more.
 fn unreachable() -> Evpn {
@@ -35,4 +38,33 @@ async fn evpn_what_nobody_answered_to_is_announced_again_soon() {
     evpn.local.stations.clear();
     assert!(evpn.announce(now + AGAIN).await.is_ok());
     assert!(!evpn.announces);
+}
+
+/// What an earlier run announced from another VTEP is this host's to withdraw, and nobody is heard or flooded there; what others say under
+/// numbers of their own, or of this router by a peer, is not.
+#[tokio::test]
+async fn evpn_routes_of_an_earlier_vtep_are_ours_to_withdraw() {
+    let mut evpn = unreachable();
+    let (ours, theirs) = (Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 9));
+    let before = IpAddr::from([172, 16, 0, 4]);
+    let flood = |admin: Ipv4Addr, vtep: IpAddr| {
+        let key = Key::Flood { rd: Distinguisher::Address(admin, 1), tag: 0, originator: vtep };
+        Route::new(key, Vni::new(7).unwrap(), vtep)
+    };
+    let path = |admin: Ipv4Addr, from: &str| gobgp::Path {
+        neighbor_ip: from.to_owned(),
+        ..codec::path(&flood(admin, before), Targets { asn: 65000, form: RouteTargetForm::Plain })
+    };
+    for (admin, from, is_ours) in [(ours, "", true), (theirs, "", false), (ours, "10.0.0.1", false)] {
+        evpn.book = Book::default();
+        evpn.begin(&[path(admin, from)]);
+        let found = (evpn.publisher.announced().count(), evpn.book.floods(7).len());
+        assert_eq!(found, if is_ours { (1, 0) } else { (0, 1) }, "{admin} {from:?}");
+        evpn.take(&path(admin, from));
+        assert_eq!(evpn.book.floods(7).len(), usize::from(!is_ours), "{admin} {from:?}, said later");
+    }
+    evpn.begin(&[path(ours, "")]);
+    let speaker = Speaker { vtep: IpAddr::from([172, 16, 0, 5]), router_id: ours };
+    let steps = evpn.publisher.steps(&evpn.local, &evpn.book, speaker, Instant::now(), &mut Vec::new());
+    assert_eq!(steps, [Step::Withdraw(flood(ours, before))]);
 }

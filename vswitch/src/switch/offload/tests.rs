@@ -208,6 +208,13 @@ fn stops(mut switch: Switch) {
     assert_all_in_software(&switch);
     switch.start_port("one").unwrap();
     until_in_hardware(&mut switch);
+    // A mode that a worker does not take is in force nowhere: when it answers, all is as before.
+    let silent = testing::stop_worker(&switch);
+    assert!(switch.set_mode(Mode::Io).is_err());
+    assert_all_in_software(&switch);
+    drop(silent);
+    assert_eq!(switch.mode(), Mode::Overlay);
+    until_in_hardware(&mut switch);
     switch.stop();
 }
 
