@@ -31,8 +31,8 @@ impl Moats {
     pub fn end() -> (i32, Self) {
         // SAFETY: as above.
         let made = unsafe { sys::dpdk_sys_moats_end() };
-        let all = made.start.iter().zip(made.length).take(made.count as usize);
-        (FOR.replace(-1), Self(all.map(|(&start, length)| (start as usize, length as usize)).collect()))
+        let all = made.start.into_iter().zip(made.length).take(made.count as usize);
+        (FOR.replace(-1), Self(all.collect()))
     }
 
     pub fn count(&self) -> usize {

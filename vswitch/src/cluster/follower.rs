@@ -409,7 +409,9 @@ impl Follower {
             let vnis: HashMap<&Name, Vni> = config.vpcs.iter().map(|vpc| (&vpc.name, vpc.vni)).collect();
             for vnic in &config.vnics {
                 let Some(&vni) = vnis.get(&vnic.vpc) else { continue };
-                vnic.vips.iter().for_each(|&vip| drop(self.passing.remove(&(vni, vip))));
+                for &vip in &vnic.vips {
+                    self.passing.remove(&(vni, vip));
+                }
             }
         }
         std::mem::take(&mut self.passing).into_iter().for_each(|(vni, vip)| self.book.ask(vni, vip));

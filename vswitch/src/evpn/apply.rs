@@ -216,8 +216,8 @@ impl Applier {
         self.last = again.last().copied().or(self.last);
         for item in again {
             match item {
-                Item::Address(vni, ip) => drop(dirty.addresses.insert((vni, ip))),
-                Item::Station(vni, mac) => drop(dirty.stations.insert((vni, mac))),
+                Item::Address(vni, ip) => _ = dirty.addresses.insert((vni, ip)),
+                Item::Station(vni, mac) => _ = dirty.stations.insert((vni, mac)),
                 Item::Prefix(..) => {}
             }
         }

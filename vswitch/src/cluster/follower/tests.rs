@@ -414,7 +414,7 @@ async fn etcd_what_the_config_had_for_a_moment_is_told_again() {
     let come_and_go = |controller: &mut Controller| {
         let moved = testing::config(&(RED.to_owned() + MOVED_HERE)).vnics[0].clone();
         controller.switch.edit(|config| {
-            config.vnics.push(moved);
+            config.vnics.push_back(moved);
             Ok(())
         })?;
         controller.switch.edit(|config| {

@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use tonic::transport::Endpoint;
 
 use super::*;
-use crate::config::Config;
-use crate::evpn::codec::RouteTargetForm;
+use crate::config::{Config, RouteTargetForm};
 use crate::evpn::route::Key;
 use wire::Vni;
 
