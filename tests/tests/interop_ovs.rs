@@ -12,6 +12,9 @@ fn interop_ovs_dpdk_is_the_other_vtep() {
     let red = lab.tenant("red", "red", pair::MACS[0], &pair::NEAR);
     let blue = lab.tenant("blue", "blue", pair::MACS[1], &pair::NEAR);
     lab.peer.ip("addr flush dev up0");
+    // The address is the bridge's alone. The kernel would answer for it on this interface, too: OVS would see the answer go out, learn that
+    // the bridge is behind its own port, and drop what comes for it.
+    lab.peer.sysctl(&["net.ipv4.conf.up0.arp_ignore=8"]);
 
     let ovs = Ovs::start(&lab.peer);
     // The uplink is a DPDK port of OVS, as the switch's is one of ours.
