@@ -2,14 +2,16 @@
 #include "shim.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <rte_errno.h>
 #include <rte_mbuf_pool_ops.h>
 #include <rte_mempool.h>
 #include <rte_vhost.h>
 
-/* What this thread may still take from bounded pools, and whether it was refused any. */
+/* What this thread may still take from bounded pools, whether it has taken some, and what it was refused. */
 static __thread uint32_t allowed;
-static __thread uint8_t was_refused;
+static __thread bool has_begun;
+static __thread uint8_t refused;
 
 struct rte_mempool *dpdk_sys_pool_create(const char *name, uint32_t count, uint32_t cache, uint16_t room, uint16_t spare,
 	int socket)
@@ -78,12 +80,17 @@ static int bounded_dequeue(struct rte_mempool *bounded, void **objects, unsigned
 	int ret;
 
 	if (count > allowed) {
-		was_refused = 1;
+		refused = DPDK_SYS_TOO_LONG;
 		return -ENOBUFS;
 	}
 	ret = rte_mempool_get_bulk(bounded->pool_config, objects, count);
-	if (ret == 0)
+	if (ret == 0) {
 		allowed -= count;
+		has_begun = true;
+	} else if (has_begun) {
+		/* What has no buffer at all stays with the guest. */
+		refused = DPDK_SYS_NO_BUFFER;
+	}
 	return ret;
 }
 
@@ -124,13 +131,14 @@ struct rte_mempool *dpdk_sys_bounded_pool_create(const char *name, struct rte_me
 }
 
 uint16_t dpdk_sys_vhost_dequeue(int vid, uint16_t ring, struct rte_mempool *bounded, uint32_t most, struct rte_mbuf **mbufs,
-	uint16_t count, uint8_t *ran_out)
+	uint16_t count, uint8_t *lost)
 {
 	uint16_t received;
 
 	allowed = most;
-	was_refused = 0;
+	has_begun = false;
+	refused = 0;
 	received = rte_vhost_dequeue_burst(vid, ring, bounded, mbufs, count);
-	*ran_out = was_refused;
+	*lost = refused;
 	return received;
 }

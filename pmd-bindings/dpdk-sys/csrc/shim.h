@@ -45,11 +45,13 @@ struct rte_mempool *dpdk_sys_long_pool_create(const char *name, uint32_t count, 
 /* The pool in which copies of packets of this pool are made. */
 struct rte_mempool *dpdk_sys_pool_of_copies(struct rte_mempool *pool);
 /*
- * rte_vhost_dequeue_burst with a bounded pool, of which it may take `most` buffers; `ran_out` tells whether it asked for
- * more. What it received then is whole, and a frame is lost.
+ * rte_vhost_dequeue_burst with a bounded pool, of which it may take `most` buffers; `lost` tells why a frame was lost behind those that it
+ * received, or 0: it asked for more, or there were none in the middle of the frame.
  */
+#define DPDK_SYS_TOO_LONG 1
+#define DPDK_SYS_NO_BUFFER 2
 uint16_t dpdk_sys_vhost_dequeue(int vid, uint16_t ring, struct rte_mempool *bounded, uint32_t most, struct rte_mbuf **mbufs,
-	uint16_t count, uint8_t *ran_out);
+	uint16_t count, uint8_t *lost);
 /*
  * Until the end, what the calling thread maps of files to share has room behind it that is nobody else's: what is written beyond such a
  * mapping is written there. The room is the caller's to unmap.

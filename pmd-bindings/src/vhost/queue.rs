@@ -99,7 +99,7 @@ impl Receiver {
             hush(vid, (0..pairs).map(|number| self.ring(number)));
         }
         let count = if self.is_long { count.min(SHORT) } else { count };
-        let (mut received, mut ran_out) = (0, 0);
+        let (mut received, mut lost) = (0, 0);
         for turn in 0..pairs {
             let ring = self.ring((self.next + turn) % pairs);
             if !self.device.is_enabled(ring.into()) {
@@ -114,11 +114,16 @@ impl Receiver {
             // SAFETY: a peer that does not go while we are inside; the library checks the ring. `slots` has so much room.
             received += unsafe {
                 let (pool, slots) = (self.pool.bounded(), slots.wrapping_add(received));
-                usize::from(sys::dpdk_sys_vhost_dequeue(vid, ring, pool, most, slots, room, &raw mut ran_out))
+                usize::from(sys::dpdk_sys_vhost_dequeue(vid, ring, pool, most, slots, room, &raw mut lost))
             };
-            if ran_out != 0 {
-                self.device.caught(Offence::EndlessFrames);
-                self.device.counters[self.queue].rx_errors.add(1);
+            if lost != 0 {
+                let counters = &self.device.counters[self.queue];
+                if u32::from(lost) == sys::DPDK_SYS_TOO_LONG {
+                    self.device.caught(Offence::EndlessFrames);
+                    counters.rx_errors.add(1);
+                } else {
+                    counters.rx_no_mbuf.add(1);
+                }
                 break;
             }
             if received >= count {
