@@ -4,7 +4,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use pipelines::event::{Binding, Claim, Event};
 use wire::build::Path;
-use wire::build::control::{arp_reply, arp_request, neighbour_advertisement, neighbour_solicitation};
+use wire::build::control::{
+    arp_reply, arp_request, neighbour_advertisement, neighbour_announcement, neighbour_solicitation,
+};
 use wire::icmpv6::NeighbourHeader;
 use wire::{MacAddr, Vni, arp};
 
@@ -144,6 +146,38 @@ fn neighbour_solicitations_are_answered_from_locations() {
     world.expect(1, &[advertisement], &[("guard-vip", 1)]);
     let advertisement = v6(A, B).with_ttl(255).ip(58, &[134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
     world.expect(1, &[advertisement], &[("guard-ra", 1)]);
+}
+
+/// Stations on other hosts, and those here, may know the address by the MAC that it had: an announcement reaches them in whichever
+/// way it is made, and where nothing floods nobody.
+#[test]
+fn what_a_vnic_announces_is_heard_wherever_its_vpc_floods() {
+    let request = |station: Station| arp_request((station.mac, station.v4), station.v4);
+    let reply = |station: Station| {
+        let request = request(station);
+        let headers = wire::parse::parse(&request, request.len()).unwrap();
+        let mut reply = arp_reply(&headers, &request, station.mac).unwrap();
+        reply[..6].fill(0xff);
+        reply
+    };
+    let mut world = plain();
+    for frame in [request(A), reply(A), neighbour_announcement(A.mac, A.v6)] {
+        world.expect(1, &[frame], &[("consumed", 1)]);
+    }
+    world.flood(0, &[2]);
+    for frame in [request(A), reply(A), neighbour_announcement(A.mac, A.v6)] {
+        let out = world.pass(1, &frame);
+        assert_eq!(out.iter().map(|(port, _)| *port).collect::<Vec<_>>(), [2, 3, UPLINK]);
+        assert_eq!((&out[0].1, &open(&out[2].1).inner), (&frame, &frame));
+    }
+    // That of another host's station, which is known to be there, reaches those here.
+    for frame in [request(R), reply(R)] {
+        let out = world.pass(UPLINK, &tunnelled(&frame));
+        assert_eq!(out.iter().map(|(port, _)| *port).collect::<Vec<_>>(), [1, 2, 3]);
+    }
+    // Nobody announces another's address, and what looks for a free one is no announcement.
+    world.expect(1, &[arp_request((A.mac, B.v4), B.v4)], &[("guard-vip", 1)]);
+    world.expect(1, &[probe(A.mac, A.v4)], &[("consumed", 1)]);
 }
 
 /// Whoever looks whether an address is free before it takes it hears of the station that has it, on whichever host, and of nobody
