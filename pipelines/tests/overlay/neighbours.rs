@@ -326,6 +326,35 @@ fn the_vtep_answers_for_its_addresses_and_tells_what_it_hears() {
     }
 }
 
+/// A machine that takes up an address of the switch hears that it is in use, and is not learnt of: it has none yet.
+#[test]
+fn the_vtep_defends_its_addresses() {
+    for underlay in UNDERLAYS {
+        let mut world = lab(1, underlay);
+        let tag = |frame: Vec<u8>| match underlay.vlan {
+            Some(vlan) => [&frame[..12], &[0x81, 0], &vlan.to_be_bytes(), &frame[12..]].concat(),
+            None => frame,
+        };
+        let other = MacAddr([2, 0, 0, 0, 0x77, 7]);
+        let (port, frame) = world.one(UPLINK, &tag(probe(other, host_v4(1))), &[]);
+        assert_eq!(port, UPLINK);
+        defends_v4(&frame, (host_mac(1), host_v4(1)), other);
+        world.uplink().v6.push(host_mac(1).link_local());
+        for address in [host_v6(1), host_mac(1).link_local()] {
+            let (port, frame) = world.one(UPLINK, &tag(detection(other, address)), &[]);
+            assert_eq!(
+                (port, wire::parse::parse(&frame, frame.len()).unwrap().vlan_tci[0]),
+                (UPLINK, underlay.vlan.unwrap_or(0))
+            );
+            defends_v6(&frame, (host_mac(1), address), false);
+        }
+        for strange in [detection(other, host_v6(2)), probe(other, host_v4(2))] {
+            world.expect(UPLINK, &[tag(strange)], &[("underlay-other", 1)]);
+        }
+        assert_eq!(world.shared.events.pop(), None);
+    }
+}
+
 #[test]
 fn pings_to_the_vtep_and_to_the_router_are_answered() {
     for underlay in UNDERLAYS {
