@@ -175,7 +175,7 @@ drop_reasons! {
     BFD_AUTHENTICATED = "bfd-authenticated",
     /// A BFD packet for no session: an unknown discriminator, or none and an unknown sender.
     BFD_UNKNOWN = "bfd-unknown",
-    /// As many packets of its BFD session wait for control as may.
+    /// As many packets of its BFD session wait for control as may, or half of them when it names no session.
     BFD_LIMIT = "bfd-limit",
     /// An answer to a path probe of this switch that does not bring back what was sent, or has a wrong checksum.
     PROBE_UNKNOWN = "probe-unknown",

@@ -226,7 +226,7 @@ impl Events {
     pub fn hear(&self, heard: BfdHeard) -> Result<(), DropReason> {
         let waiting = self.heard_of.get(usize::from(heard.slot)).ok_or(DropReason::BFD_LIMIT)?;
         // Several workers may be here at once: that is a few more than a few.
-        if waiting.load(Ordering::Relaxed) >= bfd::MOST_WAITING {
+        if waiting.load(Ordering::Relaxed) >= most {
             return Err(DropReason::BFD_LIMIT);
         }
         waiting.fetch_add(1, Ordering::Relaxed);
@@ -238,6 +238,8 @@ impl Events {
 
     /// The oldest of what BFD sessions heard.
     pub fn heard(&self) -> Option<BfdHeard> {
+        let names_nobody = heard.control.your_discriminator.get() == 0;
+        let most = if names_nobody { bfd::MOST_BEFORE_UNKNOWING } else { bfd::MOST_WAITING };
         let heard = self.heard.pop()?;
         if let Some(waiting) = self.heard_of.get(usize::from(heard.slot)) {
             waiting.fetch_sub(1, Ordering::Relaxed);
