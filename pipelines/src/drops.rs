@@ -70,9 +70,9 @@ drop_reasons! {
     ARP_UNKNOWN = "neighbour-unknown",
     /// A DHCP request that cannot be read, or comes in fragments.
     DHCP_MALFORMED = "dhcp-malformed",
-    /// The vNIC asks services of the VPC more often than it may.
+    /// The vNIC asks services of the VPC more often than it may, or as many of its requests wait for control as may.
     SERVICE_LIMIT = "service-limit",
-    /// As many requests to services of VPCs wait for control as may.
+    /// As many requests to services of VPCs wait for control as may in all.
     SERVICE_QUEUE_FULL = "service-queue-full",
     /// A packet to the virtual router itself that it does not answer.
     TO_ROUTER = "to-router",
