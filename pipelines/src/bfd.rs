@@ -12,6 +12,8 @@ pub const MAX_SESSIONS: usize = 128;
 /// Packets of one session that may wait for control. Peers send one in 60 ms at most, a turn of control takes 20 ms, and after
 /// a longer one it is enough to know that something came.
 pub const MOST_WAITING: u8 = 4;
+/// How many may wait already when one comes that names no discriminator: who knows but the addresses does not crowd out the peer.
+pub const MOST_BEFORE_UNKNOWING: u8 = MOST_WAITING / 2;
 
 /// A session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

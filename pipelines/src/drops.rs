@@ -70,9 +70,9 @@ drop_reasons! {
     ARP_UNKNOWN = "neighbour-unknown",
     /// A DHCP request that cannot be read, or comes in fragments.
     DHCP_MALFORMED = "dhcp-malformed",
-    /// The vNIC asks services of the VPC more often than it may.
+    /// The vNIC asks services of the VPC more often than it may, or as many of its requests wait for control as may.
     SERVICE_LIMIT = "service-limit",
-    /// As many requests to services of VPCs wait for control as may.
+    /// As many requests to services of VPCs wait for control as may in all.
     SERVICE_QUEUE_FULL = "service-queue-full",
     /// A packet to the virtual router itself that it does not answer.
     TO_ROUTER = "to-router",
@@ -175,7 +175,7 @@ drop_reasons! {
     BFD_AUTHENTICATED = "bfd-authenticated",
     /// A BFD packet for no session: an unknown discriminator, or none and an unknown sender.
     BFD_UNKNOWN = "bfd-unknown",
-    /// As many packets of its BFD session wait for control as may.
+    /// As many packets of its BFD session wait for control as may, or half of them when it names no session.
     BFD_LIMIT = "bfd-limit",
     /// An answer to a path probe of this switch that does not bring back what was sent, or has a wrong checksum.
     PROBE_UNKNOWN = "probe-unknown",

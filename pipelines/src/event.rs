@@ -13,7 +13,7 @@ use wire::{MacAddr, Qpn};
 use crate::bfd::{self, BfdHeard};
 use crate::drops::DropReason;
 use crate::probe::Probes;
-use crate::service::{MOST_WAITING, ServiceRequest};
+use crate::service::{MOST_OF_ONE, MOST_WAITING, ServiceRequest};
 use messages::Messages;
 
 /// An address, and the MAC that a message of ARP or neighbour discovery binds to it.
@@ -108,8 +108,9 @@ pub struct Events {
     /// What was announced of floating addresses, and how much of it is of each vNIC.
     floating: Arc<ArrayQueue<Floating>>,
     floating_of: Arc<[AtomicU8]>,
-    /// What vNICs ask services of their VPCs.
+    /// What vNICs ask services of their VPCs, and how much of it is of each vNIC.
     asked: Arc<ArrayQueue<ServiceRequest>>,
+    asked_of: Arc<[AtomicU8]>,
     /// vNICs that look for a router, each once: who asks often waits in one place only.
     solicited: Arc<ArrayQueue<u32>>,
     soliciting: Arc<[AtomicBool]>,
@@ -136,6 +137,7 @@ impl Events {
         let solicited = Arc::new(ArrayQueue::new(vnics.max(1)));
         let soliciting = (0..vnics).map(|_| AtomicBool::new(false)).collect();
         let asked = Arc::new(ArrayQueue::new(capacity.min(MOST_WAITING)));
+        let asked_of = (0..vnics).map(|_| AtomicU8::new(0)).collect();
         Self {
             queue: Arc::new(ArrayQueue::new(capacity)),
             missed: Arc::default(),
@@ -144,6 +146,7 @@ impl Events {
             floating,
             floating_of,
             asked,
+            asked_of,
             solicited,
             soliciting,
             heard: Arc::new(ArrayQueue::new(bfd::MAX_SESSIONS * usize::from(bfd::MOST_WAITING))),
@@ -211,12 +214,22 @@ impl Events {
         Some(floating)
     }
 
-    /// Has control answer a question.
+    /// Has control answer a question; of each vNIC a few at a time, however many workers hear it, so that a storm of one costs others
+    /// nothing.
     ///
     /// # Errors
-    /// The name under which it is dropped when as many wait as may.
+    /// The name under which it is dropped when as many wait as may, of its vNIC or in all.
     pub fn ask(&self, request: ServiceRequest) -> Result<(), DropReason> {
-        self.asked.push(request).map_err(|_| DropReason::SERVICE_QUEUE_FULL)
+        let waiting = self.asked_of.get(request.vnic as usize).ok_or(DropReason::SERVICE_LIMIT)?;
+        // Several workers may be here at once: that is a few more than a few.
+        if waiting.load(Ordering::Relaxed) >= MOST_OF_ONE {
+            return Err(DropReason::SERVICE_LIMIT);
+        }
+        waiting.fetch_add(1, Ordering::Relaxed);
+        self.asked.push(request).map_err(|_| {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+            DropReason::SERVICE_QUEUE_FULL
+        })
     }
 
     /// Tells control what a BFD session heard; of each session a few at a time, so that a storm of one costs others nothing.
@@ -225,8 +238,10 @@ impl Events {
     /// The name under which it is dropped when as many of its session wait as may.
     pub fn hear(&self, heard: BfdHeard) -> Result<(), DropReason> {
         let waiting = self.heard_of.get(usize::from(heard.slot)).ok_or(DropReason::BFD_LIMIT)?;
+        let names_nobody = heard.control.your_discriminator.get() == 0;
+        let most = if names_nobody { bfd::MOST_BEFORE_UNKNOWING } else { bfd::MOST_WAITING };
         // Several workers may be here at once: that is a few more than a few.
-        if waiting.load(Ordering::Relaxed) >= bfd::MOST_WAITING {
+        if waiting.load(Ordering::Relaxed) >= most {
             return Err(DropReason::BFD_LIMIT);
         }
         waiting.fetch_add(1, Ordering::Relaxed);
@@ -265,7 +280,11 @@ impl Events {
 
     /// The oldest question to a service.
     pub fn asked(&self) -> Option<ServiceRequest> {
-        self.asked.pop()
+        let asked = self.asked.pop()?;
+        if let Some(waiting) = self.asked_of.get(asked.vnic as usize) {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(asked)
     }
 
     /// The oldest event.
@@ -288,6 +307,7 @@ pub fn may_be_learned(address: Ipv6Addr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flow_key::FlowAddresses;
 
     #[test]
     fn repair_a_wish_is_of_one_vnic_and_the_last_one_counts() {
@@ -316,6 +336,28 @@ mod tests {
         // What was heard makes room.
         events.float(0, binding(1), true);
         assert_eq!(events.floated().map(|floating| floating.binding), Some(binding(1)));
+    }
+
+    #[test]
+    fn services_questions_of_one_vnic_leave_room_for_those_of_others() {
+        let ask = |events: &Events, vnic: u32| {
+            let addresses = FlowAddresses { source: [0; 4].into(), destination: [0; 4].into() };
+            events.ask(ServiceRequest::new(vnic, MacAddr([2, 0, 0, 0, 0, 1]), addresses))
+        };
+        let events = Events::new(MOST_WAITING, 3);
+        let heard = (0..1000).filter(|_| ask(&events, 0).is_ok()).count();
+        assert_eq!((heard, ask(&events, 0)), (usize::from(MOST_OF_ONE), Err(DropReason::SERVICE_LIMIT)));
+        assert_eq!((ask(&events, 1), ask(&events, 3)), (Ok(()), Err(DropReason::SERVICE_LIMIT)));
+        // What was answered makes room.
+        assert_eq!(events.asked().map(|request| request.vnic), Some(0));
+        assert_eq!((ask(&events, 0), ask(&events, 0)), (Ok(()), Err(DropReason::SERVICE_LIMIT)));
+        let rest: Vec<u32> = std::iter::from_fn(|| events.asked()).map(|request| request.vnic).collect();
+        assert_eq!((rest.len(), rest.iter().filter(|&&vnic| vnic == 1).count()), (9, 1));
+        // What found no place takes none.
+        let full = Events::new(1, 3);
+        assert_eq!(ask(&full, 1), Ok(()));
+        assert!((0..100).all(|_| ask(&full, 0) == Err(DropReason::SERVICE_QUEUE_FULL)));
+        assert!(full.asked().is_some() && ask(&full, 0) == Ok(()));
     }
 
     #[test]

@@ -14,6 +14,8 @@ use crate::snapshot::{Services, Snapshot, Vpc};
 
 /// Requests that may wait for control.
 pub const MOST_WAITING: usize = 256;
+/// Those of one vNIC among them: control takes in more than that in a turn of 20 ms.
+pub const MOST_OF_ONE: u8 = 8;
 /// Longest request, bytes of UDP payload: what an Ethernet frame holds.
 pub const MAX_REQUEST: usize = 1472;
 

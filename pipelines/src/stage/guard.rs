@@ -2,13 +2,14 @@
 //! unless the guard is off for it.
 //!
 //! It is asked of every packet, of known flows too, so that a change holds from the next burst on.
-//! What ARP and neighbour discovery claim is checked where they are answered ([`super::neighbour`]), reverse ARP here.
+//! What ARP and neighbour discovery claim is checked where they are answered ([`super::neighbour`]), reverse ARP here. None of them
+//! is read inside of LLC and SNAP: nor may they come so.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::arp::{self, ArpPacket};
 use wire::ethernet::ethertype;
-use wire::{Flags, Headers, L3, MacAddr, Malformed, PacketBuf, View, icmpv6, protocol};
+use wire::{Flags, Headers, L3, MacAddr, Malformed, PacketBuf, View, icmpv6, llc, protocol, vlan};
 
 use super::outer::addresses;
 use super::{Cx, service};
@@ -108,22 +109,34 @@ fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow) -> Result<(), DropRea
             }
             other_vip(cx, meta, row, address.into())
         }
-        L3::None if meta.headers.ethertype == ethertype::RARP => {
-            if row.guard & GUARD_OFF == 0 {
-                reverse_arp(head, meta, mac_from(mac))
-            } else {
-                Ok(())
-            }
-        }
+        L3::None if row.guard & GUARD_OFF == 0 => not_ip(head, meta, mac_from(mac)),
         L3::Arp | L3::None => Ok(()),
     }
+}
+
+/// A frame of a guarded vNIC that is neither IP nor ARP as such: nor may it be by another name.
+#[cold]
+#[inline(never)]
+fn not_ip(head: &[u8], meta: &Meta, mac: MacAddr) -> Result<(), DropReason> {
+    let Headers { ethertype, l3_offset, .. } = meta.headers;
+    if ethertype == ethertype::RARP {
+        return reverse_arp(head, meta, mac);
+    }
+    match llc::encapsulated(head, usize::from(l3_offset), ethertype) {
+        Some(inner) if may_claim(inner) => Err(DropReason::GUARD_VIP),
+        _ => Ok(()),
+    }
+}
+
+/// True for the EtherTypes of what speaks in the name of an address, or may after a tag.
+fn may_claim(ethertype: u16) -> bool {
+    vlan::is_tag(ethertype)
+        || matches!(ethertype, ethertype::IPV4 | ethertype::IPV6 | ethertype::ARP | ethertype::RARP)
 }
 
 /// Reverse ARP (RFC 903) of a vNIC asks for the address of the MAC that it is sent from. So do monitors of virtual machines, for
 /// guests that came here and do not announce themselves (VHOST_USER_SEND_RARP), and bridges learn from it where that MAC is. Who
 /// asks for another's, or gives others an address, says something of somebody else.
-#[cold]
-#[inline(never)]
 fn reverse_arp(head: &[u8], meta: &Meta, mac: MacAddr) -> Result<(), DropReason> {
     let Some(packet) = ArpPacket::view_at(head, usize::from(meta.headers.l3_offset)) else {
         return Err(Malformed::ArpTruncated.into());
@@ -147,8 +160,8 @@ fn other_mac(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow) -> Result<(), Dro
     if row.guard & GUARD_OFF == 0 && !allowed {
         return Err(DropReason::GUARD_MAC);
     }
-    if row.guard & GUARD_OFF == 0 && meta.headers.ethertype == ethertype::RARP {
-        return reverse_arp(head, meta, mac);
+    if row.guard & GUARD_OFF == 0 && meta.headers.l3 == L3::None {
+        return not_ip(head, meta, mac);
     }
     if !meta.headers.is_ip() {
         return Ok(());

@@ -142,9 +142,10 @@ fn outcome(cx: &Cx, meta: &Meta, message: NeighbourMessage) -> NeighbourOutcome 
                 return NeighbourOutcome::Reply(mac, router);
             }
             wish(cx, meta, vpc, Binding { address: q.target, mac: q.asker_mac });
-            // An address that floats may be in others' caches, with the MAC that it had elsewhere.
+            // What is announced may be in others' caches, with the MAC that it had before; so may an address that floats.
             let floats = float(cx, meta, vpc, q.asker());
-            if floats && vpc.flood { NeighbourOutcome::Flood } else { NeighbourOutcome::Consume }
+            let is_news = floats || !q.asker.is_unspecified();
+            if is_news && vpc.flood { NeighbourOutcome::Flood } else { NeighbourOutcome::Consume }
         }
         NeighbourMessage::Solicitation(q) => {
             wish(cx, meta, vpc, q.asker());

@@ -126,10 +126,9 @@ enum UnderlayPacket {
 fn classify(head: &[u8], headers: &wire::Headers, uplink: &Uplink) -> UnderlayPacket {
     if is_neighbour_protocol(headers) {
         return match reply::read(head, headers) {
-            // An ARP probe (RFC 5227 section 2.1.1) is answered too: it may be how a backup asks.
-            NeighbourMessage::Solicitation(q)
-                if uplink.answers_for(q.target) && (q.asker.is_ipv4() || !q.asker.is_unspecified()) =>
-            {
+            // So is who has no address yet, and would take this one (RFC 4862 section 5.4.3, RFC 5227 section 2.1.1); an ARP probe
+            // may also be how a backup asks.
+            NeighbourMessage::Solicitation(q) if uplink.answers_for(q.target) => {
                 UnderlayPacket::Solicitation(q)
             }
             NeighbourMessage::Solicitation(q) if uplink.is_silent_about(q.target) => {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use pipelines::bfd::{BfdHeard, BfdSession, BfdSessions, MAX_SESSIONS, MOST_WAITING};
+use pipelines::bfd::{BfdHeard, BfdSession, BfdSessions, MAX_SESSIONS, MOST_BEFORE_UNKNOWING, MOST_WAITING};
 use wire::bfd::{Control, Diagnostic, MULTIHOP_PORT, PORT, State, TTL};
 use wire::build::Path;
 use wire::{HeapBuf, View};
@@ -171,6 +171,25 @@ fn bfd_packets_with_options_or_in_fragments_are_no_proof_of_anything() {
     first[14 + 6] = 0x20;
     assert!(wire::ipv4::fill_checksum(&mut first[14..34]));
     world.expect(UPLINK, &[first], &[("bfd-malformed", 1)]);
+}
+
+/// Who knows the addresses of both ends and no discriminator leaves the peer's packets their places.
+#[test]
+fn bfd_a_storm_that_names_nobody_leaves_the_peer_its_places() {
+    let underlay = Underlay::default();
+    let mut world = asking(underlay);
+    let packet = |yours| frame(&path(3, underlay), MULTIHOP_PORT, &said(State::Down, yours));
+    let few = u64::from(MOST_BEFORE_UNKNOWING);
+    for _ in 0..10 {
+        let moved = [("consumed", few), ("bfd-packets", few), ("bfd-limit", 32 - few)];
+        world.expect(UPLINK, &vec![packet(0); 32], &moved);
+        world.expect(UPLINK, &[packet(NUMBERS[1])], &TAKEN);
+        world.expect(UPLINK, &[packet(0)], &[("bfd-limit", 1)]);
+        let heard: Vec<u32> = std::iter::from_fn(|| world.shared.events.heard())
+            .map(|heard| heard.control.your_discriminator.get())
+            .collect();
+        assert_eq!(heard, [0, 0, NUMBERS[1]]);
+    }
 }
 
 #[test]

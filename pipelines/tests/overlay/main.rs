@@ -9,6 +9,7 @@ mod failover;
 mod fast_path;
 mod fragments;
 mod guard;
+mod guard_llc;
 mod hostile;
 mod neighbours;
 mod probe;

@@ -4,7 +4,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use pipelines::event::{Binding, Claim, Event};
 use wire::build::Path;
-use wire::build::control::{arp_reply, arp_request, neighbour_advertisement, neighbour_solicitation};
+use wire::build::control::{
+    arp_reply, arp_request, neighbour_advertisement, neighbour_announcement, neighbour_solicitation,
+};
 use wire::icmpv6::NeighbourHeader;
 use wire::{MacAddr, Vni, arp};
 
@@ -144,6 +146,38 @@ fn neighbour_solicitations_are_answered_from_locations() {
     world.expect(1, &[advertisement], &[("guard-vip", 1)]);
     let advertisement = v6(A, B).with_ttl(255).ip(58, &[134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
     world.expect(1, &[advertisement], &[("guard-ra", 1)]);
+}
+
+/// Stations on other hosts, and those here, may know the address by the MAC that it had: an announcement reaches them in whichever
+/// way it is made, and where nothing floods nobody.
+#[test]
+fn what_a_vnic_announces_is_heard_wherever_its_vpc_floods() {
+    let request = |station: Station| arp_request((station.mac, station.v4), station.v4);
+    let reply = |station: Station| {
+        let request = request(station);
+        let headers = wire::parse::parse(&request, request.len()).unwrap();
+        let mut reply = arp_reply(&headers, &request, station.mac).unwrap();
+        reply[..6].fill(0xff);
+        reply
+    };
+    let mut world = plain();
+    for frame in [request(A), reply(A), neighbour_announcement(A.mac, A.v6)] {
+        world.expect(1, &[frame], &[("consumed", 1)]);
+    }
+    world.flood(0, &[2]);
+    for frame in [request(A), reply(A), neighbour_announcement(A.mac, A.v6)] {
+        let out = world.pass(1, &frame);
+        assert_eq!(out.iter().map(|(port, _)| *port).collect::<Vec<_>>(), [2, 3, UPLINK]);
+        assert_eq!((&out[0].1, &open(&out[2].1).inner), (&frame, &frame));
+    }
+    // That of another host's station, which is known to be there, reaches those here.
+    for frame in [request(R), reply(R)] {
+        let out = world.pass(UPLINK, &tunnelled(&frame));
+        assert_eq!(out.iter().map(|(port, _)| *port).collect::<Vec<_>>(), [1, 2, 3]);
+    }
+    // Nobody announces another's address, and what looks for a free one is no announcement.
+    world.expect(1, &[arp_request((A.mac, B.v4), B.v4)], &[("guard-vip", 1)]);
+    world.expect(1, &[probe(A.mac, A.v4)], &[("consumed", 1)]);
 }
 
 /// Whoever looks whether an address is free before it takes it hears of the station that has it, on whichever host, and of nobody
@@ -289,6 +323,35 @@ fn the_vtep_answers_for_its_addresses_and_tells_what_it_hears() {
         let punt = world.add_punt();
         assert_eq!(world.one(UPLINK, &answer, &[]), (punt, answer));
         assert_eq!(world.shared.events.pop(), learnt(host_v4(2).into()));
+    }
+}
+
+/// A machine that takes up an address of the switch hears that it is in use, and is not learnt of: it has none yet.
+#[test]
+fn the_vtep_defends_its_addresses() {
+    for underlay in UNDERLAYS {
+        let mut world = lab(1, underlay);
+        let tag = |frame: Vec<u8>| match underlay.vlan {
+            Some(vlan) => [&frame[..12], &[0x81, 0], &vlan.to_be_bytes(), &frame[12..]].concat(),
+            None => frame,
+        };
+        let other = MacAddr([2, 0, 0, 0, 0x77, 7]);
+        let (port, frame) = world.one(UPLINK, &tag(probe(other, host_v4(1))), &[]);
+        assert_eq!(port, UPLINK);
+        defends_v4(&frame, (host_mac(1), host_v4(1)), other);
+        world.uplink().v6.push(host_mac(1).link_local());
+        for address in [host_v6(1), host_mac(1).link_local()] {
+            let (port, frame) = world.one(UPLINK, &tag(detection(other, address)), &[]);
+            assert_eq!(
+                (port, wire::parse::parse(&frame, frame.len()).unwrap().vlan_tci[0]),
+                (UPLINK, underlay.vlan.unwrap_or(0))
+            );
+            defends_v6(&frame, (host_mac(1), address), false);
+        }
+        for strange in [detection(other, host_v6(2)), probe(other, host_v4(2))] {
+            world.expect(UPLINK, &[tag(strange)], &[("underlay-other", 1)]);
+        }
+        assert_eq!(world.shared.events.pop(), None);
     }
 }
 

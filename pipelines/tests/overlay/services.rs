@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use pipelines::service::MOST_OF_ONE;
 use pipelines::snapshot::Services;
 use wire::build::Path;
 use wire::build::router::router_solicitation;
@@ -206,17 +207,19 @@ fn udp_in(frame: &[u8]) -> Vec<u8> {
 fn services_storms_are_their_senders_own() {
     let mut world = serving();
     let storm: Vec<_> = (0..60).map(|_| discover(A.mac)).collect();
+    let most = u64::from(MOST_OF_ONE);
     let moved = [
         ("nft-misses", 1),
         ("nft-hits", 59),
-        ("consumed", 11),
-        ("service-requests", 11),
-        ("service-limit", 49),
+        ("consumed", most),
+        ("service-requests", most),
+        ("service-limit", 60 - most),
     ];
     world.expect(1, &storm, &moved);
     // Another vNIC in the same burst of time: its traffic, and its own questions.
     world.expect(2, &[Path::v4((B.mac, B.v4), (A.mac, A.v4)).udp(1, 2, b"x")], &LOCAL);
-    assert_eq!(std::iter::from_fn(|| world.shared.events.asked()).count(), 11);
+    assert_eq!(std::iter::from_fn(|| world.shared.events.asked()).count(), usize::from(MOST_OF_ONE));
+    world.expect(2, &[discover(B.mac)], &NEW);
     // Half a second later it is heard again.
     world.now = pipelines::Now::from_ns(world.now.ns + 550_000_000);
     world.expect(1, &[discover(A.mac)], &TAKEN);
@@ -225,18 +228,22 @@ fn services_storms_are_their_senders_own() {
 #[test]
 fn services_drop_by_name_what_control_has_no_time_for() {
     let mut world = serving();
-    // Room for 16, of which each round takes 10.
-    for (round, moved) in [(10, 0), (6, 4)].into_iter().enumerate() {
-        let questions: Vec<_> = (0..10).map(|_| discover(A.mac)).collect();
-        let (taken, full) = moved;
-        let mut expected =
-            vec![("consumed", taken), ("service-requests", taken), ("service-queue-full", full)];
-        expected.retain(|(_, n)| *n != 0);
-        let misses = u64::from(round == 0);
-        expected.extend([("nft-misses", misses), ("nft-hits", 10 - misses)].iter().filter(|(_, n)| *n != 0));
-        world.expect(1, &questions, &expected);
-        world.now = pipelines::Now::from_ns(world.now.ns + 1_000_000_000);
+    let mut subnets = world.vpc(0).subnets().to_vec();
+    subnets[1].services = Services::DHCP;
+    world.vpc(0).set_subnets(subnets);
+    world.snapshot.touch_vpc(0);
+    // Room for 16, of which two vNICs take all that one may have.
+    let most = u64::from(MOST_OF_ONE);
+    for (port, station) in [(1, A), (2, B)] {
+        let questions: Vec<_> = (0..most).map(|_| discover(station.mac)).collect();
+        let moved =
+            [("nft-misses", 1), ("nft-hits", most - 1), ("consumed", most), ("service-requests", most)];
+        world.expect(port, &questions, &moved);
     }
+    world.expect(3, &[discover(C.mac)], &[("nft-misses", 1), ("service-queue-full", 1)]);
+    world.expect(1, &[discover(A.mac)], &[("nft-hits", 1), ("service-limit", 1)]);
+    assert!(world.shared.events.asked().is_some());
+    world.expect(3, &[discover(C.mac)], &TAKEN);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Ethernet II header (IEEE 802.3-2018 section 3.1.1; EtherTypes: IEEE 802-2014 section 9.2).
 //!
 //! Layout and constants only. Frames with a length field (below 0x600) read the same way: the field is then a
-//! length, and the parser reports it as an EtherType that is not IP.
+//! length, and the parser reports it as an EtherType that is not IP; [`crate::llc`] reads what follows.
 
 use crate::types::MacAddr;
 use zerocopy::big_endian::U16;
@@ -14,6 +14,8 @@ pub const MIN_FRAME_LEN: usize = 60;
 
 /// EtherType values, in the order of bytes of the host.
 pub mod ethertype {
+    /// The lowest one: below it the field is a length.
+    pub const FIRST: u16 = 0x0600;
     /// IPv4 (RFC 894).
     pub const IPV4: u16 = 0x0800;
     /// ARP (RFC 826).

@@ -33,6 +33,7 @@ pub mod icrc;
 pub mod ipv4;
 pub mod ipv6;
 pub mod l4;
+pub mod llc;
 pub mod mad;
 pub mod malformed;
 pub mod packet;

@@ -25,6 +25,8 @@ pub struct Timing {
 #[derive(Clone, Copy, Debug)]
 struct Remote {
     discriminator: u32,
+    /// It named the session's discriminator: it hears it.
+    hears: bool,
     state: State,
     diagnostic: Diagnostic,
     min_tx: u32,
@@ -86,6 +88,7 @@ impl Session {
             diagnostic: Diagnostic::NONE,
             remote: Remote {
                 discriminator: 0,
+                hears: false,
                 state: State::Down,
                 diagnostic: Diagnostic::NONE,
                 min_tx: 0,
@@ -121,11 +124,26 @@ impl Session {
         }
     }
 
+    /// True for a packet that need not be the peer's: it knows the addresses alone, and speaks for another session than the one that
+    /// hears this one and was heard within the detection time. A peer that was started anew is believed after that time.
+    pub fn is_doubtful(&self, control: &Control, now: Instant) -> bool {
+        let is_live = || {
+            let (Some(heard), Some(time)) = (self.heard, self.detection_time()) else { return false };
+            now.saturating_duration_since(heard) < time
+        };
+        control.your_discriminator.get() == 0
+            && control.my_discriminator.get() != self.remote.discriminator
+            && self.remote.hears
+            && matches!(self.state, State::Init | State::Up)
+            && is_live()
+    }
+
     /// Takes in a packet of the peer (section 6.8.6, from where the session is known).
     pub fn receive(&mut self, control: &Control, now: Instant) {
         let before = self.interval();
         self.remote = Remote {
             discriminator: control.my_discriminator.get(),
+            hears: control.your_discriminator.get() == self.discriminator,
             state: control.state(),
             diagnostic: control.diagnostic(),
             min_tx: control.desired_min_tx.get(),

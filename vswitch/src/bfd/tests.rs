@@ -152,6 +152,43 @@ fn bfd_silence_for_the_detection_time_takes_a_session_down() {
     assert_eq!((unheard.state(), unheard.is_failed(), unheard.detection_time()), (State::Down, false, None));
 }
 
+/// Who knows the addresses of both ends, and nothing that they say.
+#[test]
+fn bfd_a_stranger_is_doubted_while_the_peer_is_heard() {
+    let now = Instant::now();
+    let stranger = |state, number| {
+        let mut control = said(state, 0);
+        (control.detect_multiplier, control.desired_min_tx) = (255, u32::MAX.into());
+        control.my_discriminator.set(number);
+        control.your_discriminator.set(0);
+        control
+    };
+    for state in [State::Down, State::AdminDown] {
+        for own in [State::Init, State::Up] {
+            let session = session_in(own, now);
+            assert!(session.is_doubtful(&stranger(state, 98), now + ms(599)), "{own:?} {state:?}");
+            // The peer itself, which hears nothing any more; and one that was started anew, when the old one is silent.
+            assert!(!session.is_doubtful(&stranger(state, 99), now), "{own:?} {state:?}");
+            assert!(!session.is_doubtful(&stranger(state, 98), now + ms(600)), "{own:?} {state:?}");
+            // Who knows the number of this session hears it.
+            let mut knows = stranger(state, 98);
+            knows.your_discriminator.set(7);
+            assert!(!session.is_doubtful(&knows, now), "{own:?} {state:?}");
+        }
+        for own in [State::Down, State::AdminDown] {
+            assert!(!session_in(own, now).is_doubtful(&stranger(state, 98), now), "{own:?} {state:?}");
+        }
+    }
+    let mut expired = session_in(State::Up, now);
+    expired.expire(now + ms(600));
+    assert!(!expired.is_doubtful(&stranger(State::Down, 98), now + ms(600)));
+    // Nor does a stranger that comes first keep the peer out, for as long as it would like to.
+    let mut session = session();
+    session.receive(&stranger(State::Down, 98), now);
+    assert_eq!(session.state(), State::Init);
+    assert!(!session.is_doubtful(&stranger(State::Down, 99), now));
+}
+
 #[test]
 fn bfd_a_path_comes_back_when_the_session_is_up_or_wanted_down() {
     let now = Instant::now();

@@ -104,6 +104,14 @@ impl Running {
         Self { of, session, since: now, heard: 0, sent: 0, ups: 0, told: (false, None) }
     }
 
+    /// Takes in a packet, unless it is doubtful: over several hops no TTL shows that its sender is on the link.
+    fn hear(&mut self, control: &Control, now: Instant) {
+        if !(self.of.multihop && self.session.is_doubtful(control, now)) {
+            self.heard += 1;
+            self.change(now, |session| session.receive(control, now));
+        }
+    }
+
     /// Has the session change, and notes when its state did.
     fn change(&mut self, now: Instant, change: impl FnOnce(&mut Session)) {
         let before = self.session.state();
@@ -186,8 +194,7 @@ impl Switch {
             else {
                 continue;
             };
-            running.heard += 1;
-            running.change(now, |session| session.receive(&heard.control, now));
+            running.hear(&heard.control, now);
         }
         let mut moved = false;
         for running in self.bfd.sessions.values_mut() {
@@ -302,4 +309,41 @@ fn event(uplink: &str, running: &Running) -> (&'static str, String) {
     let why = session.diagnostic().name();
     let path = if session.is_failed() { "its path is left" } else { "its path stays" };
     ("bfd-down", format!("{with} is down ({why}): {path}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::bfd::Diagnostic;
+
+    use super::*;
+
+    fn said(state: State, mine: u32, yours: u32) -> Control {
+        let mut control = Control::new(state, Diagnostic::NONE);
+        control.detect_multiplier = 3;
+        control.my_discriminator.set(mine);
+        control.your_discriminator.set(yours);
+        control.desired_min_tx.set(100_000);
+        control.required_min_rx.set(100_000);
+        control
+    }
+
+    /// Over one hop the TTL has shown where it comes from, and a peer that was started anew is believed at once.
+    #[test]
+    fn bfd_one_forged_packet_takes_no_session_over_several_hops_down() {
+        let (now, ms) = (Instant::now(), Duration::from_millis);
+        let timing = Timing { min_tx: ms(100), min_rx: ms(100), multiplier: 3 };
+        let [peer, local] = [2, 1].map(|host| IpAddr::from([10, 255, 0, host]));
+        for multihop in [true, false] {
+            let of = BfdSession { slot: 0, discriminator: 7, uplink: 0, peer, local, multihop };
+            for word in [State::Down, State::AdminDown] {
+                let mut running = Running::new(of, timing, now);
+                running.hear(&said(State::Init, 99, 7), now);
+                assert_eq!((running.session.state(), running.heard), (State::Up, 1));
+                running.hear(&said(word, 98, 0), now + ms(100));
+                let (state, heard) = if multihop { (State::Up, 1) } else { (State::Down, 2) };
+                assert_eq!((running.session.state(), running.heard), (state, heard), "{word:?}");
+                assert_eq!(running.session.is_failed(), !multihop && word == State::Down, "{word:?}");
+            }
+        }
+    }
 }

@@ -132,6 +132,7 @@ pub struct Switch {
     learned: Instant,
     /// When it was last heard where floating addresses are.
     floated: Instant,
+    hold_down: tend::HoldDown,
     /// It was told that the VLT is full, and has not had much room since.
     is_full_told: bool,
 }
@@ -264,6 +265,7 @@ impl Switch {
             looked: Instant::now(),
             learned: Instant::now(),
             floated: Instant::now(),
+            hold_down: tend::HoldDown::default(),
             is_full_told: false,
         };
         switch.set_mode(mode)?;

@@ -1,10 +1,11 @@
 //! What the switch does by itself, a few times a second: it resolves next hops, takes in what workers and the watchdog
 //! report, and frees old snapshots.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use pipelines::event::{Binding, Event};
+use pipelines::event::{Binding, Event, Floating};
 use pipelines::flow_key::Scope;
 use pipelines::rcft::QpKey;
 use pipelines::snapshot::mac_from;
@@ -13,6 +14,8 @@ use wire::Qpn;
 use wire::build::control;
 use worker::watchdog::WatchedThread;
 use worker::{MAX_VNICS, WorkerCommand};
+
+pub use hold_down::HoldDown;
 
 use super::Switch;
 use super::rcft::refusals::{ConnectionRejection, QpRefusal};
@@ -24,7 +27,8 @@ const FORGOTTEN: usize = 64;
 /// How often link-local addresses are learned.
 const LEARN_EVERY: Duration = Duration::from_secs(1);
 
-/// How often it is taken in where floating addresses are: what others send there waits for it.
+/// How often it is taken in where floating addresses are: what others send there waits for it. Of a vNIC whose addresses move all the
+/// time [not as often](HoldDown).
 const FLOAT_EVERY: Duration = Duration::from_millis(100);
 
 /// Most events that are taken in at a time.
@@ -156,17 +160,25 @@ impl Switch {
         if now.duration_since(self.floated) < FLOAT_EVERY {
             return false;
         }
-        let mut any = false;
+        let mut looked = self.hold_down.due(now);
         while let Some(floating) = self.pool.events.floated() {
-            // Not before there is one: the first is taken in at once.
+            let Some(vnic) = self.topology.snapshot().vnic(floating.vnic) else { continue };
+            looked.extend(self.hold_down.admit(vnic.vpc, floating, now));
+        }
+        // Not before there is one: the first is taken in at once.
+        if !looked.is_empty() {
             self.floated = now;
-            if self.topology.float(&floating) {
-                let Binding { address, mac } = floating.binding;
-                tracing::info!(vnic = floating.vnic, %address, %mac, here = floating.here, "floating address moved");
-                any = true;
+        }
+        let mut moved = BTreeSet::new();
+        for Floating { vnic, binding, here } in looked {
+            if self.topology.float(&Floating { vnic, binding, here }) {
+                let Binding { address, mac } = binding;
+                tracing::info!(vnic, %address, %mac, here, "floating address moved");
+                moved.insert(vnic);
             }
         }
-        any
+        moved.iter().for_each(|vnic| self.hold_down.moved(*vnic, now));
+        !moved.is_empty()
     }
 
     /// Gives vNICs the link-local addresses that they asked for: of each the last one, once a second. True when there is one.
@@ -276,5 +288,6 @@ impl Switch {
     }
 }
 
+mod hold_down;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
-//! What neighbours of the underlay say while more is said than control takes in. DPDK runs once per process, so each test wants a process of
-//! its own.
+//! What neighbours of the underlay say while more is said than control takes in, and guests that say something new all the time. DPDK runs
+//! once per process, so each test wants a process of its own.
+
+use std::sync::Arc;
 
 use pipelines::event::Claim;
 use wire::MacAddr;
@@ -45,5 +47,50 @@ fn neighbours_are_asked_when_what_one_said_was_forgotten() {
     assert!(matches!(state(&switch), NeighbourState::Reachable(_)), "not again so soon");
     turn(&mut switch, 1060);
     assert!(matches!(state(&switch), NeighbourState::Stale(_)), "but it is not forgotten");
+    switch.stop();
+}
+
+/// A guest that says of an address in every turn that it has another MAC now, and another guest that announces one once in a while.
+#[test]
+fn guard_a_guest_does_not_have_snapshots_made_all_the_time() {
+    let vnic = |name: &str, host: u8, allowed: &str| {
+        format!(
+            "[[vnic]]\nname = \"{name}\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:0{host}\"\nvips = [\"10.0.0.{host}\"]\n\
+             allowed = [{allowed}]\nport = {{ kind = \"null\" }}\n"
+        )
+    };
+    let (mut rest, addresses) =
+        ("[[vpc]]\nname = \"red\"\nvni = 100\n".to_owned(), "{ ip = \"10.0.0.128/25\" }");
+    let virtual_mac = MacAddr([0, 0, 0x5e, 0, 1, 1]);
+    let pair = "{ ip = \"10.0.0.100\" }, { ip = \"10.0.0.100\", mac = \"00:00:5e:00:01:01\" }";
+    rest += &[vnic("storm", 1, pair), vnic("calm", 2, addresses)].concat();
+    let mut switch = testing::start(&rest);
+    let index = |switch: &Switch, name| switch.topology.vnic(name).unwrap().index;
+    let (storm, calm) = (index(&switch, "storm"), index(&switch, "calm"));
+    let say = |switch: &Switch, vnic, address: u8, mac| {
+        switch.pool.events.float(vnic, Binding { address: [10, 0, 0, address].into(), mac }, true);
+    };
+    let own = |host| MacAddr([2, 0, 0, 0, 0, host]);
+    let start = Instant::now() + FLOAT_EVERY;
+    let at = |switch: &Switch| {
+        switch.topology.floating().find(|(vnic, _)| vnic.index == storm).map(|(_, at)| at.mac)
+    };
+    let (mut moves, mut snapshots) = (0, 0);
+    for turn in 0..250u32 {
+        let (before, mac) = (switch.snapshot().clone(), at(&switch));
+        say(&switch, storm, 100, if mac == Some(own(1)) { virtual_mac } else { own(1) });
+        if turn % 50 == 10 {
+            say(&switch, calm, 128 + turn as u8 / 2, own(2));
+        }
+        switch.tend(start + Duration::from_millis(20) * turn);
+        moves += u32::from(at(&switch) != mac);
+        snapshots += u32::from(!Arc::ptr_eq(&before, switch.snapshot()));
+        if turn % 50 == 16 {
+            let known = switch.topology.floating().filter(|(vnic, _)| vnic.index == calm).count();
+            assert_eq!(known as u32, turn / 50 + 1, "it does not wait");
+        }
+    }
+    // Five seconds: five rounds at once, and then one in each of them; as many as the turns allow would be fifty.
+    assert!((8..=11).contains(&moves) && snapshots <= moves + 5, "{moves} moves, {snapshots} snapshots");
     switch.stop();
 }
