@@ -191,6 +191,13 @@ fn cni_virtual_machines_have_sockets() {
     assert_eq!((&interface["name"], vm.netns.interfaces()), (&json!("eth0"), vec!["lo".to_owned()]));
     assert_eq!(host.add(&vm, &network), result);
     host.check(&vm, &network, &result).result();
+    // Earlier results do not name the socket.
+    for version in ["0.4.0", "1.0.0"] {
+        let earlier = with(&network, json!({"cniVersion": version}));
+        let result = host.add(&vm, &earlier);
+        assert_eq!(result["interfaces"][0].get("socketPath"), None, "{result:#}");
+        host.check(&vm, &earlier, &result).result();
+    }
     host.del(&vm, &network);
     assert!(!socket.exists());
     host.nothing_left(&[&vm]);
