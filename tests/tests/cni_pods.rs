@@ -86,6 +86,11 @@ fn cni_host_local_chooses_addresses() {
         let routes = pod.netns.ip("route show");
         assert!(routes.contains("10.9.0.0/16 via") && routes.contains("default via 10.0.0.254"), "{routes}");
     }
+    // As a call that was killed before it leaves the pod.
+    a.netns.ip("route del default");
+    host.check(&a, &network, &of_a).failure(103, "no route to 0.0.0.0/0");
+    assert_eq!(host.add(&a, &network), of_a);
+    host.check(&a, &network, &of_a).result();
     traffic::ping(&a.netns, &address(&of_b, false), 56, 3);
     // Half of it gone: it begins anew, and leaves nothing of the first time.
     host.lab.host.ip(&format!("link del {}", of_a["interfaces"][1]["name"].as_str().unwrap()));
