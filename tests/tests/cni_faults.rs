@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -161,7 +162,16 @@ fn cni_status_and_gc() {
         (host.vnics().len(), b.netns.interfaces(), c.netns.interfaces().len()),
         (2, vec!["lo".to_owned()], 1)
     );
-    of_network("GC", &with(&network, json!({"cni.dev/valid-attachments": []}))).result();
+    let none = with(&network, json!({"cni.dev/valid-attachments": []}));
+    of_network("GC", &none).result();
+    // A plugin for addresses that takes the turn to change interfaces, which is nobody's while that plugin is asked.
+    let text = "#!/bin/sh\nexec flock -n /run/vswitch-cni/$(stat -Lc %i /proc/self/ns/net).lock true\n";
+    let plugin = host.dir.path().join("turns");
+    fs::write(&plugin, text).unwrap();
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+    let folder = host.dir.path().display().to_string();
+    let delegated = with(&none, json!({"ipam": {"type": "turns"}})).to_string();
+    answer(host.spawn("GC", &[("CNI_PATH", folder.as_str())], delegated.as_bytes())).result();
     host.del(&other, &others);
     host.nothing_left(&[&a, &b, &c, &other]);
     // A switch to which nobody said anything.

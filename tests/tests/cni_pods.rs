@@ -86,6 +86,11 @@ fn cni_host_local_chooses_addresses() {
         let routes = pod.netns.ip("route show");
         assert!(routes.contains("10.9.0.0/16 via") && routes.contains("default via 10.0.0.254"), "{routes}");
     }
+    // As a call that was killed before it leaves the pod.
+    a.netns.ip("route del default");
+    host.check(&a, &network, &of_a).failure(103, "no route to 0.0.0.0/0");
+    assert_eq!(host.add(&a, &network), of_a);
+    host.check(&a, &network, &of_a).result();
     traffic::ping(&a.netns, &address(&of_b, false), 56, 3);
     // Half of it gone: it begins anew, and leaves nothing of the first time.
     host.lab.host.ip(&format!("link del {}", of_a["interfaces"][1]["name"].as_str().unwrap()));
@@ -191,6 +196,13 @@ fn cni_virtual_machines_have_sockets() {
     assert_eq!((&interface["name"], vm.netns.interfaces()), (&json!("eth0"), vec!["lo".to_owned()]));
     assert_eq!(host.add(&vm, &network), result);
     host.check(&vm, &network, &result).result();
+    // Earlier results do not name the socket.
+    for version in ["0.4.0", "1.0.0"] {
+        let earlier = with(&network, json!({"cniVersion": version}));
+        let result = host.add(&vm, &earlier);
+        assert_eq!(result["interfaces"][0].get("socketPath"), None, "{result:#}");
+        host.check(&vm, &earlier, &result).result();
+    }
     host.del(&vm, &network);
     assert!(!socket.exists());
     host.nothing_left(&[&vm]);

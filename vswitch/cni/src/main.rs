@@ -11,6 +11,8 @@ mod delegate;
 mod deploy_tests;
 mod environment;
 mod error;
+#[cfg(test)]
+mod fake;
 mod host_end;
 mod ipam;
 mod names;

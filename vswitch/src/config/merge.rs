@@ -16,6 +16,7 @@ use toml::{Table, Value};
 
 use super::document::Document;
 use super::error::{ConfigError, ConfigErrors};
+use super::objects::in_file;
 use super::others::{Overlap, Whose};
 use super::{Config, path, validate};
 
@@ -169,19 +170,25 @@ pub fn merge(
     let text = toml::to_string(&merged).map_err(|error| fault(&file.origin, error.to_string()))?;
     let mut config = Document::read(&text, &file.origin)?.config;
     yields(&mut config);
-    // The file's objects come first, so their places are those of the file; what has none was added at run time.
-    validate::all(&config, &document.places).map_err(|ConfigErrors(errors)| {
-        let told = errors.into_iter().map(|mut error| {
-            let whose = if error.place.is_some() { "in the file" } else { "added at run time" };
-            error.message = format!(
-                "{} ({whose}; the file and what was added at run time do not go together)",
-                error.message
-            );
-            error
-        });
-        ConfigErrors(told.collect())
-    })?;
+    if config.validate().is_err() {
+        // Only now is it worth while to know which of its objects are the file's: there may be many.
+        let places = document.places.of_config(in_file(&config, &file.config));
+        validate::all(&config, &places).map_err(at_odds)?;
+    }
     Ok(config)
+}
+
+/// What is wrong with a config of a file and of what was added at run time, with whose it is.
+fn at_odds(ConfigErrors(errors): ConfigErrors) -> ConfigErrors {
+    let told = errors.into_iter().map(|mut error| {
+        let whose = if error.place.is_some() { "in the file" } else { "added at run time" };
+        error.message = format!(
+            "{} ({whose}; the file and what was added at run time do not go together)",
+            error.message
+        );
+        error
+    });
+    ConfigErrors(told.collect())
 }
 
 fn fault(origin: &str, message: String) -> ConfigErrors {
@@ -371,115 +378,4 @@ pub(crate) fn id(object: &Table, keys: &[&str]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FILE: &str =
-        "[[vpc]]\nname = \"red\"\nvni = 1\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n";
-
-    fn source(text: &str) -> Source {
-        Source::parse(text, "f.toml").unwrap_or_else(|errors| panic!("{errors}\n{text}"))
-    }
-
-    fn names(config: &Config) -> Vec<&str> {
-        config.vpcs.iter().map(|vpc| vpc.name.as_str()).collect()
-    }
-
-    /// The running config after `more` was added at run time.
-    fn running(more: &str) -> Config {
-        source(&format!("{FILE}{more}")).config
-    }
-
-    #[test]
-    fn repair_what_was_added_at_run_time_stays_and_what_the_file_drops_goes() {
-        let green = "[[vpc]]\nname = \"green\"\nvni = 3\n";
-        let before = source(&format!("{FILE}[[vpc]]\nname = \"old\"\nvni = 9\n"));
-        let now = running(&format!("[[vpc]]\nname = \"old\"\nvni = 9\n{green}"));
-        let file = source(&format!("{FILE}[[vpc]]\nname = \"new\"\nvni = 8\n"));
-        let merged =
-            merge(&now, Some(&before), &file, Occasion::Reload, &Overlap::default(), |_| ()).unwrap();
-        assert_eq!(names(&merged), ["red", "new", "green"]);
-        // Again, with the file that is now the one of before: nothing changes.
-        assert_eq!(
-            merge(&merged, Some(&file), &file, Occasion::Reload, &Overlap::default(), |_| ()).unwrap(),
-            merged
-        );
-        assert_eq!(
-            merge(&merged, Some(&file), &file, Occasion::Restart, &Overlap::default(), |_| ()).unwrap(),
-            merged
-        );
-        // Nothing is known of before: nothing goes.
-        let merged = merge(&now, None, &file, Occasion::Reload, &Overlap::default(), |_| ()).unwrap();
-        assert_eq!(names(&merged), ["red", "new", "old", "green"]);
-    }
-
-    #[test]
-    fn repair_the_files_keys_win_and_others_stay() {
-        let before = source(&format!("[offload]\nhot-packets = 10\n{FILE}"));
-        let mut now = before.config.clone();
-        now.offload.enabled = !now.offload.enabled;
-        now.vpcs[0].flood = true;
-        let file = source(&format!("[offload]\nhot-packets = 20\n{FILE}"));
-        for occasion in [Occasion::Reload, Occasion::Restart] {
-            let merged = merge(&now, Some(&before), &file, occasion, &Overlap::default(), |_| ()).unwrap();
-            assert_eq!(merged.offload.hot_packets, file.config.offload.hot_packets);
-            assert_eq!(merged.offload.enabled, now.offload.enabled, "the file does not name it");
-            assert!(merged.vpcs[0].flood, "nor this");
-        }
-        // A state of nobody knows which file: the file wins all the same.
-        let merged = merge(&now, None, &file, Occasion::Restart, &Overlap::default(), |_| ()).unwrap();
-        assert_eq!(merged.offload.hot_packets, file.config.offload.hot_packets);
-        // Named no more: the default again.
-        let merged =
-            merge(&now, Some(&before), &source(FILE), Occasion::Reload, &Overlap::default(), |_| ()).unwrap();
-        assert_eq!(merged.offload.hot_packets, Config::default().offload.hot_packets);
-    }
-
-    #[test]
-    fn repair_a_removal_at_run_time_outlives_a_restart_but_not_a_reload() {
-        let file = source(FILE);
-        let now = Config::default();
-        let back = merge(&now, Some(&file), &file, Occasion::Reload, &Overlap::default(), |_| ()).unwrap();
-        assert_eq!(names(&back), ["red"]);
-        let gone = merge(&now, Some(&file), &file, Occasion::Restart, &Overlap::default(), |_| ()).unwrap();
-        assert_eq!(gone, now);
-    }
-
-    #[test]
-    fn repair_conflicts_name_both_places() {
-        let before = source(FILE);
-        let now = running("[[vpc]]\nname = \"green\"\nvni = 3\n");
-        // The same name, otherwise.
-        let file = source(&format!("{FILE}[[vpc]]\nname = \"green\"\nvni = 4\n"));
-        let error = merge(&now, Some(&before), &file, Occasion::Reload, &Overlap::default(), |_| ())
-            .unwrap_err()
-            .to_string();
-        for word in ["f.toml:7", "vpc green", "run time"] {
-            assert!(error.contains(word), "'{word}' is missing: {error}");
-        }
-        // The same VNI under another name.
-        let file = source(&format!("{FILE}[[vpc]]\nname = \"violet\"\nvni = 3\n"));
-        let error = merge(&now, Some(&before), &file, Occasion::Reload, &Overlap::default(), |_| ())
-            .unwrap_err()
-            .to_string();
-        for word in ["green", "violet", "line ", "run time"] {
-            assert!(error.contains(word), "'{word}' is missing: {error}");
-        }
-        // The same in both: it is the file's from now on.
-        let file = source(&format!("{FILE}[[vpc]]\nname = \"green\"\nvni = 3\n"));
-        assert_eq!(
-            merge(&now, Some(&before), &file, Occasion::Reload, &Overlap::default(), |_| ()).unwrap(),
-            now
-        );
-    }
-
-    #[test]
-    fn repair_a_state_keeps_the_file_it_was_made_with() {
-        let file = source(&format!("# A word.\n\n{FILE}"));
-        let state = format!("{}{}", file.config.to_toml().unwrap(), file.keep());
-        assert_eq!(Config::parse(&state, "state").unwrap(), file.config);
-        assert_eq!(Source::kept_in(&state).unwrap().config, file.config);
-        assert_eq!(Source::kept_in(&source("").keep()).unwrap().config, Config::default());
-        assert!(Source::kept_in(&file.config.to_toml().unwrap()).is_none());
-    }
-}
+mod tests;

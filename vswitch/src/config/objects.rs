@@ -9,6 +9,7 @@ use wire::Vni;
 
 use super::document::Document;
 use super::merge::{self, LISTS, Source};
+use super::places::Lists;
 use super::{Config, LocationConfig, SecurityGroupConfig, SecurityRule, SubnetConfig, VpcConfig, VpcRoute};
 
 /// An object: its section of the config, or `route` or `rule` for one inside of another, and what tells it from others there.
@@ -70,6 +71,32 @@ pub fn ids(config: &Config) -> impl Iterator<Item = ObjectId> {
         .chain(all("port", &config.ports, |port| port.name.to_string()))
         .chain(routes)
         .chain(rules)
+}
+
+/// The objects of each list by the path of the list.
+fn lists(config: &Config) -> HashMap<String, Vec<ObjectId>> {
+    let mut lists: HashMap<String, Vec<ObjectId>> = HashMap::new();
+    let is_outer = |object: &ObjectId| !matches!(object.0.as_str(), "route" | "rule");
+    for object in ids(config).filter(is_outer) {
+        lists.entry(object.0.clone()).or_default().push(object);
+    }
+    for (at, vpc) in config.vpcs.iter().enumerate() {
+        let routes = vpc.routes.iter().map(|route| ("route".to_owned(), route_id(vpc, route)));
+        lists.insert(format!("vpc[{at}].routes"), routes.collect());
+    }
+    for (at, group) in config.security_groups.iter().enumerate() {
+        let rules = group.rules.iter().map(|rule| ("rule".to_owned(), rule_id(group, rule)));
+        lists.insert(format!("security-group[{at}].rules"), rules.collect());
+    }
+    lists
+}
+
+/// Which object of a file each object of a config is, in each of its lists.
+pub fn in_file(config: &Config, file: &Config) -> Lists {
+    let of_file: HashMap<ObjectId, usize> =
+        lists(file).into_values().flat_map(|list| list.into_iter().zip(0..)).collect();
+    let known = |list: Vec<ObjectId>| list.iter().map(|object| of_file.get(object).copied()).collect();
+    lists(config).into_iter().map(|(path, list)| (path, known(list))).collect()
 }
 
 /// Sections of which there is one and whose keys change at run time.

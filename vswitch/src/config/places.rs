@@ -17,7 +17,11 @@ pub struct Places {
     line_starts: Vec<usize>,
     text: String,
     starts: HashMap<String, usize>,
+    lists: Lists,
 }
+
+/// Of lists by their paths, such as `vpc[3].routes`, which object of the same list of another config each object is, if it is one of those.
+pub type Lists = HashMap<String, Vec<Option<usize>>>;
 
 impl Places {
     /// An index of `text` with no values in it yet.
@@ -28,7 +32,13 @@ impl Places {
             line_starts: std::iter::once(0).chain(newlines).collect(),
             text: text.to_owned(),
             starts: HashMap::new(),
+            lists: Lists::new(),
         }
+    }
+
+    /// The same places for a config that has other objects than the text, or in another order: which of the text's each one is.
+    pub fn of_config(self, lists: Lists) -> Self {
+        Self { lists, ..self }
     }
 
     /// Enters all values of a document.
@@ -64,15 +74,32 @@ impl Places {
         (line, before.chars().count() + 1)
     }
 
-    /// The place of the value at `path`, or of the nearest thing around it.
+    /// The place of the value at `path`, or of the nearest thing around it; none of an object that is not in the text.
     pub fn find(&self, path: &str) -> Option<(usize, usize)> {
-        let mut path = path;
+        let path = self.in_text(path)?;
+        let mut path = path.as_str();
         loop {
             if let Some(at) = self.starts.get(path) {
                 return Some(self.line_column(*at));
             }
             path = &path[..path.rfind(['.', '['])?];
         }
+    }
+
+    /// The path that a value has in the text.
+    fn in_text(&self, path: &str) -> Option<String> {
+        let (mut told, mut read) = (String::new(), 0);
+        while let Some((before, rest)) = path[read..].split_once('[') {
+            let (number, _) = rest.split_once(']')?;
+            let at = read + before.len();
+            let number = match self.lists.get(&path[..at]) {
+                Some(objects) => (*objects.get(number.parse::<usize>().ok()?)?)?.to_string(),
+                None => number.to_owned(),
+            };
+            told.extend([before, "[", &number, "]"]);
+            read = at + path[at..].find(']')? + 1;
+        }
+        Some(told + &path[read..])
     }
 
     /// An error about the value at `path`.
@@ -104,5 +131,22 @@ mod tests {
         assert_eq!(places.find("nowhere"), None);
         assert_eq!(Places::default().find("a.b"), None);
         assert_eq!(places.line_column(1_000_000), (8, 6));
+    }
+
+    #[test]
+    fn objects_of_a_config_have_the_places_that_they_have_in_the_text() {
+        let text = "[[d]]\nx = 1\ny = [1,\n2,\n3]\n[[d]]\nx = 2\ny = [4,\n5]";
+        let document = DeTable::parse(text).unwrap();
+        let mut places = Places::new(text, "f");
+        places.enter(document.get_ref());
+        // The second one, with its numbers turned round and one more, and another one.
+        let lists = [("d", vec![Some(1), None]), ("d[0].y", vec![Some(1), None, Some(0)])];
+        let places = places.of_config(lists.map(|(path, objects)| (path.to_owned(), objects)).into());
+        assert_eq!(places.find("d[0].x"), Some((7, 5)));
+        assert_eq!(places.find("d[0].z"), Some((6, 1)));
+        assert_eq!((places.find("d[0].y[0]"), places.find("d[0].y[2]")), (Some((9, 1)), Some((8, 6))));
+        for nowhere in ["d[0].y[1]", "d[0].y[3]", "d[1].x", "d[1]", "d[2]", "d[name=a].x", "d[0"] {
+            assert_eq!(places.find(nowhere), None, "{nowhere}");
+        }
     }
 }

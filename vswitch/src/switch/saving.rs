@@ -188,7 +188,8 @@ impl Switch {
             tracing::warn!(file = %saver.path().display(), %error, "the state file was not written anew; it is tried again, and the next change writes all of it");
         }
         let mut is_due = saver.is_due(now);
-        if self.later.is_due(now)
+        // The journal that there is has to say what waits, too: until the new file is there, a start goes on from that.
+        if (is_due || self.later.is_due(now))
             && let Some(change) = self.later.change()
         {
             if saver.can_append() {

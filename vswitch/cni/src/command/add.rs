@@ -107,14 +107,10 @@ impl Add<'_> {
         if self.call.config.delegates()
             && let Some(link) = pod_interface::link(&mut self.pod, &self.attachment.interface)?
         {
-            // What the other plugin said of prefixes and routes is in the pod.
             let failed = |error| Error::interface("reading addresses and routes in the pod", error);
             let has = self.pod.addresses(link.index).map_err(failed)?;
-            for ip in &mut addresses.ips {
-                let same = has.iter().find(|net| net.addr() == ip.address.addr());
-                ip.address = same.copied().unwrap_or(ip.address);
-            }
-            addresses.routes = self.pod.routes(link.index).map_err(failed)?;
+            let routes = self.pod.routes(link.index).map_err(failed)?;
+            addresses = self.subnets.found_in_pod(addresses, &has, routes);
         }
         self.with_addresses(addresses)
     }

@@ -90,6 +90,16 @@ impl Subnets {
         Ok(whole)
     }
 
+    /// These addresses, with the prefixes and routes that the pod has: what another plugin said of them is there and nowhere else. A call
+    /// that was killed may have left out the default routes.
+    pub fn found_in_pod(&self, mut addresses: Addresses, has: &[IpNet], routes: Vec<Route>) -> Addresses {
+        for ip in &mut addresses.ips {
+            let same = has.iter().find(|net| net.addr() == ip.address.addr());
+            ip.address = same.copied().unwrap_or(ip.address);
+        }
+        self.with_defaults(Addresses { routes, ..addresses })
+    }
+
     /// Of each subnet the address that is asked for, or one that is free.
     pub fn choose(&self, choice: &mut Choice<'_>, taken: &mut HashSet<IpAddr>) -> Result<Vec<IpAddr>> {
         let mut ips = Vec::new();
@@ -149,4 +159,41 @@ pub fn of_vnic(vips: &[String]) -> Result<Vec<IpAddr>> {
         })
     };
     vips.iter().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(dst: &str, gw: &str) -> Route {
+        Route { dst: dst.parse().unwrap(), gw: Some(gw.parse().unwrap()) }
+    }
+
+    #[test]
+    fn a_pod_that_was_left_without_its_default_routes_has_them_again() {
+        let known = [("10.0.0.0/24", "10.0.0.254"), ("fd00::/64", "fd00::ff")];
+        let known = known.map(|(subnet, gateway)| (subnet.parse().unwrap(), gateway.parse().ok()));
+        let subnets = Subnets { subnets: known.to_vec(), default_route: true };
+        let ips = ["10.0.0.5", "fd00::5"].map(|ip| ip.parse().unwrap());
+        let has = ["10.0.0.5/16", "fd00::5/64"].map(|net| net.parse().unwrap());
+        let found = |subnets: &Subnets, routes: &[Route]| {
+            subnets.found_in_pod(subnets.addresses(&ips, &Value::Null), &has, routes.to_vec())
+        };
+        let (v4, v6) = (route("0.0.0.0/0", "10.0.0.254"), route("::/0", "fd00::ff"));
+        let other = route("10.9.0.0/16", "10.0.0.254");
+        let elsewhere = route("0.0.0.0/0", "10.0.0.253");
+        for (there, wanted) in [
+            (vec![], vec![v4.clone(), v6.clone()]),
+            (vec![other.clone()], vec![other.clone(), v4.clone(), v6.clone()]),
+            (vec![v6.clone()], vec![v6.clone(), v4.clone()]),
+            // The other plugin's own.
+            (vec![elsewhere.clone(), v6.clone()], vec![elsewhere, v6]),
+        ] {
+            let whole = found(&subnets, &there);
+            assert_eq!(whole.routes, wanted);
+            assert_eq!(whole.ips.iter().map(|ip| ip.address).collect::<Vec<_>>(), has);
+        }
+        let without = Subnets { default_route: false, ..subnets };
+        assert_eq!(found(&without, std::slice::from_ref(&other)).routes, [other]);
+    }
 }

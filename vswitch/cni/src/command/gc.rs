@@ -21,10 +21,17 @@ pub fn run(call: &Call) -> Result<()> {
     for vnic in switch.vnics()?.into_iter().filter(|vnic| is_left(&vnic.name)) {
         switch.delete(&vnic.name)?;
     }
+    unplug(&is_left)?;
+    // It may take its time: the turn is others' again.
+    delegate.map_or(Ok(()), |delegate| delegate.ask(Command::Gc))
+}
+
+/// Takes away the veths of vNICs that are left, by their ends at the host.
+fn unplug(is_left: &dyn Fn(&str) -> bool) -> Result<()> {
     let (mut host, _turn) = host()?;
     let failed = |error| Error::interface("taking interfaces away", error);
     for link in host.links().map_err(failed)?.into_iter().filter(|link| is_left(&link.alias)) {
         host.delete_link(link.index).map_err(failed)?;
     }
-    delegate.map_or(Ok(()), |delegate| delegate.ask(Command::Gc))
+    Ok(())
 }

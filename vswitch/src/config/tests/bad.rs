@@ -4,6 +4,7 @@ use crate::config::*;
 
 pub(super) mod bonds;
 pub(super) mod punt;
+pub(super) mod room;
 pub(super) mod routing;
 
 /// A small valid config to spoil; the spoilt line is the last.

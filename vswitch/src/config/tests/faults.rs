@@ -238,6 +238,9 @@ fn every_fault_is_told_with_its_path_and_what_to_do() {
     bad::punt::a_punt_tap_has_a_name_that_interfaces_can_have();
     bad::punt::a_punt_tap_is_nobody_elses_interface();
     bad::punt::a_punt_tap_counts_as_a_port();
+    bad::room::vpcs_are_as_many_as_there_are_nodes_for();
+    bad::room::vnics_are_as_many_as_the_switch_takes();
+    bad::room::vnics_and_locations_are_as_many_as_the_vlt_has_entries();
     bad::routing::routing_targets_and_prefixes();
     bad::routing::routing_to_a_vnic_of_another_vpc();
     bad_networks::guard_pairs_are_of_stations_and_of_nobody_else();

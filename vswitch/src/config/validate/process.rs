@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use worker::{MAX_VNICS, MAX_VPCS};
+
 use super::super::buffers;
 use super::super::datapath::{NftConfig, VltConfig};
 use super::super::error::quote;
@@ -22,6 +24,8 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     workers(checker);
     eal(checker);
     tables(checker);
+    numbers(checker);
+    vlt(checker);
     rcft(checker);
     sockets(checker);
     tcp(checker);
@@ -294,6 +298,50 @@ fn tables(checker: &mut Checker<'_>) {
             "vxlan.ttl",
             "[vxlan] ttl is 0; no packet would leave the host; give at least 1, the default is 64",
         );
+    }
+}
+
+/// The switch has room for so many vNICs and VPCs.
+fn numbers(checker: &mut Checker<'_>) {
+    let config = checker.config;
+    let (vnics, vpcs) = (config.vnics.len(), config.vpcs.len());
+    if let Some(vnic) = config.vnics.get(MAX_VNICS) {
+        let message = format!(
+            "vnic {}: the config has {vnics} vNICs, and the switch takes {MAX_VNICS}; put tenants on another host",
+            vnic.name
+        );
+        checker.fail(format!("vnic[{MAX_VNICS}]"), message);
+    }
+    if let Some(vpc) = config.vpcs.get(MAX_VPCS) {
+        let message = format!(
+            "vpc {}: the config has {vpcs} VPCs, and the switch takes {MAX_VPCS}; remove those that have no vNIC here",
+            vpc.name
+        );
+        checker.fail(format!("vpc[{MAX_VPCS}]"), message);
+    }
+}
+
+/// Each vNIC and each location takes an entry of the VLT at least.
+fn vlt(checker: &mut Checker<'_>) {
+    let config = checker.config;
+    let (vnics, entries) = (config.vnics.len(), config.vlt.entries as usize);
+    // vNICs have theirs first.
+    let beyond = match entries.checked_sub(vnics) {
+        None => {
+            config.vnics.get(entries).map(|vnic| (format!("vnic[{entries}]"), format!("vnic {}", vnic.name)))
+        }
+        Some(free) => config.locations.get(free).map(|location| {
+            (format!("location[{free}]"), format!("location {} of VNI {}", location.vip, location.vni))
+        }),
+    };
+    if let Some((path, who)) = beyond.filter(|_| entries > 0) {
+        let message = format!(
+            "{who}: the config has {} vNICs and locations, each of which takes one of the {entries} entries of [vlt]{}; raise entries, or \
+             remove what nobody needs",
+            vnics + config.locations.len(),
+            checker.line("vlt.entries")
+        );
+        checker.fail(path, message);
     }
 }
 

@@ -3,10 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use wire::{MacAddr, Vni};
+
 use super::*;
+use crate::config::LocationConfig;
 use crate::state;
+use crate::state::journal::named_in;
 use crate::state::owners::Owner;
+use crate::switch::following::Heard;
 use crate::switch::testing;
+
+const NETWORK: &str = "[forward]\nauto-start = false\n\
+     [[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"172.16.0.1/24\"]\n\
+     [[vpc]]\nname = \"red\"\nvni = 100\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n";
 
 /// A folder that is not there yet.
 struct Folder(PathBuf);
@@ -32,6 +41,17 @@ fn start(state: &Path) -> Switch {
     let mut switch = testing::start("[forward]\nauto-start = false\n[[vpc]]\nname = \"red\"\nvni = 100\n");
     switch.set_state_file(Some(state), None);
     switch
+}
+
+/// A station of that network on another host.
+fn location(vip: &str) -> LocationConfig {
+    LocationConfig {
+        vni: Vni::new(100).unwrap(),
+        vip: vip.parse().unwrap(),
+        mac: MacAddr([2, 0, 0, 0, 0, 9]),
+        vtep: "172.16.0.2".parse().unwrap(),
+        groups: Vec::new(),
+    }
 }
 
 /// A change that cannot be saved, as there is no folder for the file.
@@ -77,6 +97,38 @@ fn what_could_not_be_saved_is_saved_at_the_end() {
     assert!(is_saved(&folder.state()));
 }
 
+/// Until the new state file is there, a start goes on from the one before it and from its journal.
+#[test]
+fn what_waits_is_in_the_journal_that_there_is_when_a_new_state_file_is_begun() {
+    let (folder, killed) = (Folder::new("renewal"), Folder::new("renewal-killed"));
+    std::fs::create_dir(&folder.0).unwrap();
+    std::fs::create_dir(&killed.0).unwrap();
+    let mut switch = testing::start(NETWORK);
+    switch.set_state_file(Some(&folder.state()), None);
+    switch
+        .edit(|config| {
+            config.vpcs[0].flood = true;
+            Ok(())
+        })
+        .unwrap();
+    let state = std::fs::read_to_string(folder.state()).unwrap();
+    let journal = named_in(&state).unwrap();
+    // It has grown so long that a new state file is due.
+    let long = Change::default().and_with(&vec![location("10.0.0.9"); 20_000]).unwrap();
+    switch.saved.as_mut().unwrap().append_unsynced(&long).unwrap();
+    let heard = Heard { come: vec![location("10.0.0.8")], ..Heard::default() };
+    assert_eq!(switch.follow(Owner::Evpn, heard).unwrap(), []);
+    switch.tend_state(switch.tended);
+    assert!(switch.saved.as_ref().unwrap().is_renewing());
+    // As a process that is killed at this moment leaves them.
+    std::fs::write(killed.state(), &state).unwrap();
+    std::fs::copy(folder.0.join(journal), killed.0.join(journal)).unwrap();
+    let (config, owners) = state::restore(Config::default(), None, &killed.state()).unwrap();
+    assert_eq!(config.locations.len(), 2);
+    assert_eq!(owners.at_run_time("location", "100 10.0.0.8"), Owner::Evpn);
+    switch.stop();
+}
+
 /// A new process would be without it.
 #[test]
 fn a_switch_with_what_could_not_be_saved_is_not_handed_over() {
@@ -91,13 +143,10 @@ fn a_switch_with_what_could_not_be_saved_is_not_handed_over() {
 /// Whoever follows events hears of everything that is in force.
 #[test]
 fn a_move_that_could_not_be_saved_is_told() {
-    const NETWORK: &str = "[forward]\nauto-start = false\n\
-         [[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"172.16.0.1/24\"]\n\
-         [[vpc]]\nname = \"red\"\nvni = 100\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n\
-         [[vnic]]\nname = \"one\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:01\"\nvips = [\"10.0.0.1\"]\n\
+    const VNIC: &str = "[[vnic]]\nname = \"one\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:01\"\nvips = [\"10.0.0.1\"]\n\
          port = { kind = \"null\" }\n";
     let folder = Folder::new("moved");
-    let mut switch = testing::start(NETWORK);
+    let mut switch = testing::start(&format!("{NETWORK}{VNIC}"));
     switch.set_state_file(Some(&folder.state()), None);
     let told = |switch: &Switch| switch.events().iter().filter(|event| event.kind == "vnic-moved").count();
     let vtep = "172.16.0.2".parse().unwrap();
