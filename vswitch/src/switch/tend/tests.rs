@@ -59,12 +59,11 @@ fn guard_a_guest_does_not_have_snapshots_made_all_the_time() {
              allowed = [{allowed}]\nport = {{ kind = \"null\" }}\n"
         )
     };
-    let (mut rest, addresses) =
-        ("[[vpc]]\nname = \"red\"\nvni = 100\n".to_owned(), "{ ip = \"10.0.0.128/25\" }");
+    let network = "[[vpc]]\nname = \"red\"\nvni = 100\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n";
     let virtual_mac = MacAddr([0, 0, 0x5e, 0, 1, 1]);
     let pair = "{ ip = \"10.0.0.100\" }, { ip = \"10.0.0.100\", mac = \"00:00:5e:00:01:01\" }";
-    rest += &[vnic("storm", 1, pair), vnic("calm", 2, addresses)].concat();
-    let mut switch = testing::start(&rest);
+    let vnics = [vnic("storm", 1, pair), vnic("calm", 2, "{ ip = \"10.0.0.128/25\" }")].concat();
+    let mut switch = testing::start(&(network.to_owned() + &vnics));
     let index = |switch: &Switch, name| switch.topology.vnic(name).unwrap().index;
     let (storm, calm) = (index(&switch, "storm"), index(&switch, "calm"));
     let say = |switch: &Switch, vnic, address: u8, mac| {
