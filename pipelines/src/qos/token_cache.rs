@@ -174,12 +174,10 @@ impl<'t> Level<'t> {
     }
 }
 
-/// Takes the tokens of a class and of all above it, there or not.
-pub(super) fn take(tree: &Tree, leaf: Leaf, need: Need, now: Stamp) {
+/// Takes `n` tokens of a class and of all above it, there or not.
+pub(super) fn take(tree: &Tree, leaf: Leaf, n: u64, now: Stamp) {
     let path = tree.path(leaf);
-    for (place, n) in need.by_level().into_iter().enumerate() {
-        Level::at(&path, place).take(n, now);
-    }
+    (0..4).for_each(|place| Level::at(&path, place).take(n, now));
 }
 
 /// Pays what a class owes that sends nothing now, as far as there are tokens.
