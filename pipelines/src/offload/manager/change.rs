@@ -149,7 +149,7 @@ impl Manager {
     }
 
     /// Waits until the device has let go what was withdrawn, for as long as it answers and [`BackEnd::drain`] waits. What it keeps has
-    /// others leave. [`leaving`](Self::leaving) tells what it has not answered.
+    /// others leave. [`leaving`](Self::leaving) tells what it has not answered, [`forwarding`](Self::forwarding) what it keeps in force.
     pub fn await_removals<B: BackEnd>(&mut self, back_end: &mut B) {
         for _ in 0..ROUNDS {
             if self.store.leaving() == 0 {

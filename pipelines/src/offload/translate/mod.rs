@@ -33,6 +33,7 @@ mod shared;
 
 pub use chain::{Chain, ChainFacts, ChainPlan, PathKey, PathRules};
 pub use framing::Framing;
+pub(in crate::offload) use patterns::{TAG_ADJACENCY, tagged};
 pub use refusal::OffloadRefusal;
 pub use shared::meter;
 

@@ -286,3 +286,33 @@ fn a_nic_that_does_not_answer_holds_up_no_change_and_is_told() {
     assert_all_in_software(&switch);
     switch.stop();
 }
+
+/// A NIC that answers that it keeps the rules forwards as before: that is told as of one that does not answer.
+fn keeps_rules(engine: &str) {
+    let mut switch = nic_with(engine, ",keep=1");
+    pin(&mut switch);
+    let began = Instant::now();
+    // It keeps those by which it was asked what it takes, too.
+    while switch.offload().states().hardware != 1 {
+        assert!(began.elapsed() < PATIENCE);
+        turns(&mut switch, Duration::from_millis(10));
+    }
+    let changed = guard(&mut switch, true);
+    let Err(SwitchError::NotWithdrawn { port, rules: 1.. }) = &changed else { panic!("{changed:?}") };
+    assert_eq!(port, "up");
+    assert!(rules_of_device(&switch) > 0, "the device has its rules");
+    turns(&mut switch, Duration::from_millis(200));
+    assert_eq!((told(&switch, "offload-late").len(), told(&switch, "offload-let-go").len()), (1, 0));
+    assert!(matches!(switch.save_what_is_not(), Err(SwitchError::NotWithdrawn { .. })));
+    switch.stop();
+}
+
+#[test]
+fn a_change_is_not_acknowledged_while_a_nic_keeps_what_it_forbids() {
+    keeps_rules("async");
+}
+
+#[test]
+fn a_change_is_not_acknowledged_while_a_nic_keeps_what_it_forbids_through_synchronous_calls() {
+    keeps_rules("sync");
+}
