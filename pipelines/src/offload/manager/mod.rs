@@ -39,7 +39,7 @@ use known::{FlowNumber, Known};
 use rate::RateEstimator;
 use rates::RatesDue;
 use red::Classes;
-use rules::{ArrivalCount, BackEnd, Cause, FlowError, RuleId, Usage};
+use rules::{ArrivalCount, BackEnd, Cause, FlowError, RuleId, Usage, Where};
 use time::{TurnTime, Work};
 
 /// Decides which flows are in hardware, and keeps them there.
@@ -63,6 +63,8 @@ pub struct Manager {
     port: Option<u64>,
     /// With so many rules the device was full, and until when that is believed.
     full: Option<(usize, u64)>,
+    /// Flows that gave way last made no room, for the device keeps their rules: none does until then.
+    displaces_from_ns: u64,
     time: TurnTime,
     /// The flow whose counter is read first in the next turn.
     next_counter: FlowNumber,
@@ -97,6 +99,7 @@ impl Manager {
             last_ns: 0,
             port: None,
             full: None,
+            displaces_from_ns: 0,
             time: TurnTime::default(),
             next_counter: 0,
             stale: Vec::new(),
@@ -400,10 +403,12 @@ impl Manager {
     }
 }
 
-/// What a back end's refusal of a chain means.
+/// What a back end's refusal of a chain means. Where it names an item or an action, it has room for rules and lacks what that needs: a
+/// meter, say, or a place for a header.
 fn because(error: &FlowError) -> Status {
+    let is_of_rules = matches!(error.at, Where::Unspecified | Where::Handle | Where::AttrGroup | Where::Attr);
     match error.cause {
-        Cause::Full => Status::Software(Why::NoRoom),
+        Cause::Full if is_of_rules => Status::Software(Why::NoRoom),
         _ => Status::RefusedByDevice(error.to_string()),
     }
 }
