@@ -85,7 +85,7 @@ fn nic_with(engine: &str, device: &str) -> Switch {
 }
 
 /// TCP from "one" to "two", which an operator wants in hardware.
-fn pin(switch: &mut Switch) {
+fn pin(switch: &mut Switch) -> FlowSelector {
     let vnic = switch.topology().vnic("one").unwrap().index;
     let [from, to] = [1, 2].map(|host| u64::from(u32::from(Ipv4Addr::new(10, 0, 0, host))));
     let mac = TWO.0.iter().fold(0, |mac, byte| mac << 8 | u64::from(*byte));
@@ -94,6 +94,7 @@ fn pin(switch: &mut Switch) {
     let selector = FlowSelector { key: FlowKey::from_words(words), qpn: None, source_port: None };
     let now = switch.pool().now().ns;
     switch.offload_mut().pin(selector, Some(Pin::Hardware), now);
+    selector
 }
 
 /// Rules of the device, as it says itself.
@@ -315,4 +316,20 @@ fn a_change_is_not_acknowledged_while_a_nic_keeps_what_it_forbids() {
 #[test]
 fn a_change_is_not_acknowledged_while_a_nic_keeps_what_it_forbids_through_synchronous_calls() {
     keeps_rules("sync");
+}
+
+/// One worker that is late with its samples keeps no flow in hardware.
+#[test]
+fn flows_leave_hardware_while_a_worker_does_not_answer() {
+    let mut switch = simulated();
+    let selector = pin(&mut switch);
+    until_in_hardware(&mut switch);
+    let now_ns = switch.pool().now().ns;
+    switch.offload_mut().watch.tell(selector, 0, now_ns);
+    let late = testing::stop_worker(&switch);
+    switch.offload_mut().switch(false);
+    turns(&mut switch, Duration::from_millis(200));
+    assert_all_in_software(&switch);
+    drop(late);
+    switch.stop();
 }
