@@ -29,6 +29,21 @@ impl Manager {
         self.withdraw_those(back_end, |flow| chosen(&flow.selector), why)
     }
 
+    /// Keeps flows in software that an operator wants in hardware and that may not be there: those of queue pairs that are not admitted,
+    /// say. They are looked at again after `retry_ns`.
+    pub fn hold_back(&mut self, chosen: impl Fn(&FlowSelector) -> bool, why: Why, now_ns: u64) {
+        let later = now_ns + self.policy.retry_ns;
+        let pinned = self.flows.iter_mut().filter(|(_, flow)| flow.pin == Some(Pin::Hardware));
+        for (_, OffloadFlow { selector, state, .. }) in pinned {
+            if let InstallState::Software { status, not_before_ns } = state
+                && now_ns >= *not_before_ns
+                && chosen(selector)
+            {
+                (*status, *not_before_ns) = (Status::Software(why), later);
+            }
+        }
+    }
+
     /// Takes flows out of hardware that no worker knows any more, but for those that an operator wants there.
     pub fn withdraw_unknown<B: BackEnd>(
         &mut self,

@@ -235,6 +235,7 @@ impl OffloadControl {
             is_admitted(pool, selector) && stays_in_hardware(snapshot, &pool.connections, &selector.key)
         };
         let left = manager.withdraw_all(device, |selector| !stays(selector), Why::NotAdmitted);
+        manager.hold_back(|selector| !is_admitted(pool, selector), Why::NotAdmitted, now_ns);
         let barrier = config.barrier;
         let quiet = |selector: &FlowSelector| {
             let count = quiet(pool, &tables, &arrivals, barrier, selector)?;
