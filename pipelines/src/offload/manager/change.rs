@@ -315,12 +315,12 @@ impl Manager {
             let state = std::mem::replace(&mut flow.state, nothing);
             let Some(mut installed) = state.into_installed() else { continue };
             let usage = self.store.close(back_end, &mut installed);
-            settled.push((number, usage, was_inside, installed.facts.leaf));
+            settled.push((number, usage, was_inside, installed.facts));
             flow.state = InstallState::Preparing(installed, now_ns);
             self.coming.push(number);
         }
-        for (number, usage, was_inside, leaf) in settled {
-            self.settle(number, usage, was_inside, leaf);
+        for (number, usage, was_inside, facts) in settled {
+            self.settle(number, usage, was_inside, &facts);
         }
         self.shut_ways(back_end);
         let repaired = self.store.repair(back_end);

@@ -31,8 +31,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::counter::{Growth, Pace};
 use super::store::{RuleState, RuleStore};
-use super::translate::{FlowSelector, Tables, Translator};
-use crate::qos::Leaf;
+use super::translate::{ChainFacts, FlowSelector, Tables, Translator};
 use flow::{InstallState, OffloadFlow};
 use install::FlowRate;
 use known::{FlowNumber, Known};
@@ -234,10 +233,10 @@ impl Manager {
                         let over_ns = flow.meter.stands_ns(now_ns);
                         flow.meter.rise(packets, bytes, now_ns, patience);
                         if packets > 0 {
-                            let leaf = installed.facts.leaf;
-                            self.classes.seen(leaf, packets, bytes, installed.facts.tunnel_len);
+                            let ChainFacts { leaf, tunnel_len, link_len, .. } = installed.facts;
+                            self.classes.seen(leaf, packets, bytes, tunnel_len);
                             let selector = flow.selector;
-                            self.debits.push(Debit { selector, packets, bytes, leaf, over_ns });
+                            self.debits.push(Debit { selector, packets, bytes, leaf, link_len, over_ns });
                         }
                         continue;
                     }
@@ -378,12 +377,12 @@ impl Manager {
         let Some(installed) = state.into_installed() else { return };
         let facts = installed.facts;
         let usage = self.store.remove(back_end, installed);
-        self.settle(number, usage, was_inside, facts.leaf);
+        self.settle(number, usage, was_inside, &facts);
         self.translator.release(&facts);
     }
 
     /// The gate of a flow is shut: what it counted last is debited, and software counts on.
-    fn settle(&mut self, number: FlowNumber, usage: Usage, was_inside: bool, leaf: Option<Leaf>) {
+    fn settle(&mut self, number: FlowNumber, usage: Usage, was_inside: bool, facts: &ChainFacts) {
         let pace = self.pace();
         let Some(flow) = self.flows.at_mut(number) else { return };
         // A gate that met no packet, or that is gone and cannot tell any more.
@@ -392,7 +391,8 @@ impl Manager {
                 Growth::By(Usage { packets: 0, .. }) => {}
                 Growth::By(Usage { packets, bytes }) => {
                     let (selector, over_ns) = (flow.selector, flow.meter.stands_ns(self.last_ns));
-                    self.debits.push(Debit { selector, packets, bytes, leaf, over_ns });
+                    let ChainFacts { leaf, link_len, .. } = *facts;
+                    self.debits.push(Debit { selector, packets, bytes, leaf, link_len, over_ns });
                 }
                 growth => self.counters.doubt(growth),
             }

@@ -297,7 +297,7 @@ impl OffloadControl {
         self.booked_ns = now_ns;
         let mut done: HashMap<FlowSelector, Usage> = HashMap::new();
         let turn_ns = nanos(self.config.sync_every);
-        for &Debit { selector, packets, bytes, leaf, over_ns } in debits {
+        for &Debit { selector, packets, bytes, leaf, link_len, over_ns } in debits {
             let usage = done.entry(selector).or_default();
             *usage = sum(*usage, packets, bytes);
             self.done = sum(self.done, packets, bytes);
@@ -310,6 +310,8 @@ impl OffloadControl {
                     unread_ns,
                 };
                 pool.tree.debit(leaf, work, now_ns);
+                let headers = HardwareWork { bytes: packets.saturating_mul(u64::from(link_len)), ..work };
+                pool.tree.debit_link(leaf, headers, now_ns);
             }
         }
         self.watch.account(pool, &done.into_iter().collect::<Vec<_>>())
