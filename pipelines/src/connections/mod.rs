@@ -400,6 +400,18 @@ impl ConnectionKeeper {
         turned
     }
 
+    /// Takes out all connections of vNICs for which `gone` holds, at once, wherever the turn of [`sweep`](Self::sweep) under way is.
+    pub fn take_out(&mut self, gone: impl Fn(u32) -> bool) {
+        let Self { connections, keeper, .. } = self;
+        keeper.sweep_all(|seen| {
+            let leaves = gone(ConnectionKey::from_words(seen.key).vnic());
+            if leaves {
+                connections.end(seen.slot);
+            }
+            leaves
+        });
+    }
+
     /// Goes on with what is on its way out, as far as the workers have attended.
     pub fn advance(&mut self) {
         let Self { connections, keeper, .. } = self;

@@ -134,6 +134,12 @@ impl<const K: usize, const N: usize, L: std::ops::Deref<Target = Ledger<K, N>>> 
         (marked, stop == end)
     }
 
+    /// As [`sweep`](Self::sweep), of all slots, wherever the turn under way is.
+    pub fn sweep_all(&mut self, leave: impl FnMut(&LedgerView<K>) -> bool) -> u32 {
+        self.hand = 0;
+        self.sweep(u32::MAX, leave).0
+    }
+
     /// Up to `limit` queue pairs, from slot `from` on, and where to go on (`None` at the end).
     pub fn scan(&self, from: u32, limit: usize) -> (Vec<LedgerView<K>>, Option<u32>) {
         let end = self.ledger.fresh.load(Acquire);

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use zerocopy::FromZeros;
 
 use super::bucket::{BitsPerSec, Stamp};
-use super::token_cache::take;
+use super::token_cache::{Need, take};
 use super::tree::{Leaf, Tree};
 
 /// What a reading brings is taken over no more than this, and what came in more than this before it is forgiven, however old the reading
@@ -49,8 +49,10 @@ impl HardwareWork {
 #[derive(Debug, FromZeros)]
 #[repr(C)]
 pub(super) struct HardwareUse {
-    /// Bytes that are not taken from the buckets yet, and when the last of them will be.
+    /// Bytes that are not taken from the buckets yet, those of tunnels' headers that only the link's bucket pays for, and when the last
+    /// of them will be.
     owed: AtomicU64,
+    owed_by_link: AtomicU64,
     owed_until_ns: AtomicU64,
     /// Bits per second that its flows are expected to send, and until when.
     expected: AtomicU64,
@@ -60,9 +62,9 @@ pub(super) struct HardwareUse {
 impl HardwareUse {
     /// Nothing owed, nothing expected.
     pub fn forget(&self) {
-        for word in [&self.owed, &self.owed_until_ns, &self.expected, &self.expected_until_ns] {
-            word.store(0, Relaxed);
-        }
+        let owed = [&self.owed, &self.owed_by_link, &self.owed_until_ns];
+        let expected = [&self.expected, &self.expected_until_ns];
+        owed.into_iter().chain(expected).for_each(|word| word.store(0, Relaxed));
     }
 }
 
@@ -71,12 +73,23 @@ impl Tree {
     /// time as it came in, but no more than a second; of a class without a limit it is counted at once.
     pub fn debit(&self, leaf: Leaf, work: HardwareWork, now_ns: u64) {
         if !self.is_limited(leaf) {
-            return take(self, leaf, work.bytes, Stamp::from_ns(now_ns));
+            return take(self, leaf, Need { bytes: work.bytes, tunnel: 0 }, Stamp::from_ns(now_ns));
         }
+        self.owe(leaf, &self.hardware(leaf).owed, work, now_ns);
+    }
+
+    /// Debits the link of a class for the headers of tunnels around such traffic, as [`debit`](Self::debit) does for the traffic.
+    pub fn debit_link(&self, leaf: Leaf, headers: HardwareWork, now_ns: u64) {
+        if !self.is_limited(leaf) {
+            return take(self, leaf, Need { bytes: 0, tunnel: headers.bytes }, Stamp::from_ns(now_ns));
+        }
+        self.owe(leaf, &self.hardware(leaf).owed_by_link, headers, now_ns);
+    }
+
+    fn owe(&self, leaf: Leaf, owed: &AtomicU64, work: HardwareWork, now_ns: u64) {
         let until_ns = now_ns + work.over_ns.min(OWED_MOST_NS);
-        let hardware = self.hardware(leaf);
-        hardware.owed_until_ns.fetch_max(until_ns, Relaxed);
-        hardware.owed.fetch_add(work.payable(), Relaxed);
+        self.hardware(leaf).owed_until_ns.fetch_max(until_ns, Relaxed);
+        owed.fetch_add(work.payable(), Relaxed);
         self.has_hardware_until(leaf, until_ns);
     }
 
@@ -106,20 +119,14 @@ impl Tree {
         }
         let hardware = self.hardware(leaf);
         let left_ns = hardware.owed_until_ns.load(Relaxed).saturating_sub(since_ns);
-        let owed = hardware.owed.load(Relaxed);
         let elapsed_ns = now_ns.saturating_sub(since_ns);
-        let part = if elapsed_ns >= left_ns {
-            owed
-        } else {
-            (u128::from(owed) * u128::from(elapsed_ns) / u128::from(left_ns)) as u64
-        };
-        if part > 0 {
-            // A vNIC that is forgotten just now owes nothing any more.
-            let less = |owed: u64| Some(owed.saturating_sub(part));
-            let before = hardware.owed.fetch_update(Relaxed, Relaxed, less).unwrap_or(0);
-            take(self, leaf, part.min(before), Stamp::from_ns(now_ns));
+        let [bytes, tunnel] =
+            [&hardware.owed, &hardware.owed_by_link].map(|owed| take_part(owed, elapsed_ns, left_ns));
+        if bytes + tunnel > 0 {
+            take(self, leaf, Need { bytes, tunnel }, Stamp::from_ns(now_ns));
         }
-        if now_ns >= known_until_ns && hardware.owed.load(Relaxed) == 0 {
+        let owed = hardware.owed.load(Relaxed) + hardware.owed_by_link.load(Relaxed);
+        if now_ns >= known_until_ns && owed == 0 {
             // Control may have said more just now.
             return until_ns.compare_exchange(known_until_ns, 0, Relaxed, Relaxed).is_err();
         }
@@ -138,4 +145,20 @@ impl Tree {
             rate => rate as f64,
         }
     }
+}
+
+/// Takes what of a debt that is paid until `left_ns` is due after `elapsed_ns`.
+fn take_part(owed: &AtomicU64, elapsed_ns: u64, left_ns: u64) -> u64 {
+    let all = owed.load(Relaxed);
+    let part = if elapsed_ns >= left_ns {
+        all
+    } else {
+        (u128::from(all) * u128::from(elapsed_ns) / u128::from(left_ns)) as u64
+    };
+    if part == 0 {
+        return 0;
+    }
+    // A vNIC that is forgotten just now owes nothing any more.
+    let less = |owed: u64| Some(owed.saturating_sub(part));
+    owed.fetch_update(Relaxed, Relaxed, less).map_or(0, |before| part.min(before))
 }

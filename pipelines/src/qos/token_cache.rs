@@ -174,10 +174,12 @@ impl<'t> Level<'t> {
     }
 }
 
-/// Takes `n` tokens of a class and of all above it, there or not.
-pub(super) fn take(tree: &Tree, leaf: Leaf, n: u64, now: Stamp) {
+/// Takes the tokens of a class and of all above it, there or not.
+pub(super) fn take(tree: &Tree, leaf: Leaf, need: Need, now: Stamp) {
     let path = tree.path(leaf);
-    (0..4).for_each(|place| Level::at(&path, place).take(n, now));
+    for (place, n) in need.by_level().into_iter().enumerate() {
+        Level::at(&path, place).take(n, now);
+    }
 }
 
 /// Pays what a class owes that sends nothing now, as far as there are tokens.

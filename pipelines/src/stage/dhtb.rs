@@ -237,7 +237,7 @@ fn flooded(cx: &Cx, meta: &Meta) -> Option<Crossing> {
 }
 
 /// Outer headers over untagged IPv4.
-const V4_TUNNEL: u32 = 50;
+pub(crate) const V4_TUNNEL: u32 = 50;
 
 /// What a packet costs, and the class that pays.
 struct Charge {

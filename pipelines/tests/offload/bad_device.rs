@@ -36,6 +36,10 @@ pub struct Bad {
     pub gone: bool,
     /// Meters are neither made nor changed.
     pub keeps_rates: bool,
+    /// No meter is left.
+    pub lacks_meters: bool,
+    /// No place for a tunnel's header is left; what is named where one is asked for.
+    pub lacks_headers: Option<Where>,
     /// Meters are to be asked for again, and how often they were.
     pub is_busy: bool,
     pub asked: Vec<u32>,
@@ -58,6 +62,8 @@ impl Bad {
             calls: None,
             gone: false,
             keeps_rates: false,
+            lacks_meters: false,
+            lacks_headers: None,
             is_busy: false,
             asked: Vec::new(),
             failed_meters: Vec::new(),
@@ -105,6 +111,10 @@ impl BackEnd for Bad {
 
     fn create(&mut self, rule: &FlowRule) -> Result<RuleId, FlowError> {
         self.call()?;
+        let enters_tunnel = rule.actions.iter().any(|action| matches!(action, Action::RawEncap(_)));
+        if let Some(at) = self.lacks_headers.filter(|_| enters_tunnel) {
+            return Err(FlowError::new(Cause::Full, at, "no header is left"));
+        }
         self.eswitch.create(rule)
     }
 
@@ -170,6 +180,9 @@ impl BackEnd for Bad {
         self.call()?;
         if self.keeps_rates && meter.is_some() {
             return Err(FlowError::new(Cause::Invalid, Where::Unspecified, "meters stay as they are"));
+        }
+        if self.lacks_meters && meter.is_some() {
+            return Err(FlowError::new(Cause::Full, Where::Unspecified, "no meter is left"));
         }
         self.asked.push(mtr_id);
         if self.is_busy && meter.is_some() {

@@ -85,6 +85,25 @@ fn bad_gates_that_stay_after_their_removal_was_taken_on_lead_nowhere() {
     }
 }
 
+/// Where the device keeps the gate and where it leads, packets of the flow go on: that is told until either of them goes.
+#[test]
+fn bad_gates_that_stay_with_their_ways_are_told_of() {
+    for is_late in [false, true] {
+        let (mut lab, gate) = two_flows();
+        let all = lab.device.eswitch.ids();
+        lab.device.is_late = is_late;
+        lab.device.keeps = all.into_iter().map(|id| (id, 12)).collect();
+        [1, 2].iter().for_each(|port| lab.withdraw(*port));
+        lab.manager.await_removals(&mut lab.device);
+        assert_eq!((lab.manager.leaving(), lab.manager.forwarding()), (0, 2), "taken on: {is_late}");
+        lab.device.keeps.retain(|id, _| *id == gate);
+        lab.run(1, &[]);
+        assert_eq!(lab.manager.kept().map(|(rules, _)| rules), Some(1));
+        assert_eq!(lab.manager.forwarding(), 0, "to software, without its adjacency");
+        nothing_is_left(&mut lab);
+    }
+}
+
 /// A rule beside one that should be gone: nobody can tell which of them packets meet.
 #[test]
 fn bad_rules_that_stay_after_their_removal_was_taken_on_send_their_flows_to_software() {

@@ -20,6 +20,7 @@ mod order;
 mod queue_pairs;
 mod red;
 mod refusals;
+mod room;
 mod sim;
 mod slow;
 mod source_ports;

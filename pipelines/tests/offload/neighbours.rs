@@ -30,6 +30,8 @@ struct Lab {
     /// Packets of the flow that hardware forwarded, and bytes that it was debited.
     by_hardware: u64,
     debited: [u64; 2],
+    /// Bytes of tunnels' headers that the link was debited.
+    headers: u64,
 }
 
 fn frame(from: Station) -> Vec<u8> {
@@ -54,6 +56,7 @@ impl Lab {
             leaf,
             by_hardware: 0,
             debited: [0; 2],
+            headers: 0,
         }
     }
 
@@ -99,6 +102,9 @@ impl Lab {
             let bytes = debit.bytes + debit.packets * overhead;
             let work = HardwareWork { bytes, over_ns: debit.over_ns, unread_ns: debit.over_ns };
             tables.tree.debit(debit.leaf.unwrap(), work, now_ns);
+            let headers = HardwareWork { bytes: debit.packets * u64::from(debit.link_len), ..work };
+            tables.tree.debit_link(debit.leaf.unwrap(), headers, now_ns);
+            self.headers += headers.bytes;
         }
         (0..100).for_each(|_| self.millisecond());
     }
@@ -122,6 +128,7 @@ fn red_a_flow_as_fast_as_ever_stays_in_hardware_beside_a_greedy_class() {
     assert_eq!((lab.manager.states().hardware, lab.manager.counters().over_rate), (1, 0));
     assert_eq!(lab.by_hardware - by_hardware, turns * 100 * PACKETS, "all of its packets went by");
     // What tunnels and the flow leave of the link, less what that may grow by.
+    assert_eq!(lab.headers, lab.debited[0] * 50, "an outer header over IPv4 for each packet");
     let other_rate = (sent(&lab) - before) * 8 * 10 / turns;
     assert!(other_rate > LINK * 9 / 10 - rate - rate / 7, "{other_rate}");
 }

@@ -179,3 +179,20 @@ fn queue_pairs_that_are_evicted_leave_at_once() {
     let places = lab.places();
     assert_eq!((&places[1], &places[2]), (&Some(Status::Hardware), &Some(Status::Hardware)));
 }
+
+#[test]
+fn queue_pairs_that_are_pinned_stay_in_software_until_they_are_admitted() {
+    let mut lab = Lab::new();
+    lab.run(2, &[(17, 10), (18, 10)]);
+    let selector = lab.selector(19);
+    lab.manager.pin(selector, Some(Pin::Hardware), lab.now_ns);
+    let status = Status::Software(Why::NotAdmitted);
+    // It is looked at again after ten seconds.
+    for tenths in [1, 98] {
+        lab.manager.hold_back(|other| *other == selector, Why::NotAdmitted, lab.now_ns + SYNC_NS);
+        lab.run(tenths, &[]);
+        assert_eq!((lab.places()[2].clone(), lab.eswitch.is_empty()), (Some(status.clone()), true));
+    }
+    lab.run(5, &[]);
+    assert_eq!(lab.places()[2], Some(Status::Hardware));
+}

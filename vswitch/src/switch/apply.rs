@@ -253,7 +253,7 @@ impl Switch {
         self.keep_punt_taps();
         self.follow_bfd(Instant::now());
         // Before hardware: it keeps no flow whose connection has ended.
-        self.connections.follow(&before, &snapshot, self.pool.now());
+        self.connections.follow(&before, &snapshot);
         self.offload.follow_at_once(&self.pool, &snapshot);
         self.tell_late();
         self.offload.forget_gone(&before, &snapshot);

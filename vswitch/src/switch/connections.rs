@@ -157,7 +157,7 @@ impl ConnectionControl {
 
     /// Ends the connections of vNICs that are in another network than before, as where their VPC has another VNI: they were opened to
     /// machines of that one, and the same addresses may be others' here.
-    pub fn follow(&mut self, before: &Snapshot, after: &Snapshot, now: Now) {
+    pub fn follow(&mut self, before: &Snapshot, after: &Snapshot) {
         let moved: HashSet<u32> = after
             .vnics
             .iter()
@@ -166,8 +166,7 @@ impl ConnectionControl {
             .filter(|&vnic| before.vnic(vnic).is_some() && has_left(vnic, before, after))
             .collect();
         if !moved.is_empty() {
-            let slots = self.keeper.connections().ledger().slots() as u32;
-            self.keeper.sweep(slots, now.tick, |vnic| moved.contains(&vnic));
+            self.keeper.take_out(|vnic| moved.contains(&vnic));
             self.keeper.advance();
         }
     }
@@ -241,12 +240,26 @@ mod tests {
     /// Gives each of the two vNICs a connection to the same machine.
     fn connect(switch: &Switch) {
         for (own, name) in [(1, "goes"), (2, "stays")] {
-            let vnic = u64::from(index(switch, name));
-            let words = [0, 0xffff_0a00_0000 + own, 0, 0xffff_0a00_0035, 17, vnic << 32 | 5000 << 16 | 53];
-            let key = ConnectionKey::from_words(words);
-            let state = ConnectionState::opened(true, 0, false, 0);
-            assert!(switch.connections.take(&key, state, switch.topology.snapshot(), switch.pool.now()));
+            open(switch, name, own, 5000);
         }
+    }
+
+    /// Gives a vNIC a connection from its address, by the last number of that, and from a port.
+    fn open(switch: &Switch, name: &str, own: u64, port: u64) {
+        let vnic = u64::from(index(switch, name));
+        let words = [0, 0xffff_0a00_0000 + own, 0, 0xffff_0a00_0035, 17, vnic << 32 | port << 16 | 53];
+        let key = ConnectionKey::from_words(words);
+        let state = ConnectionState::opened(true, 0, false, 0);
+        assert!(switch.connections.take(&key, state, switch.topology.snapshot(), switch.pool.now()));
+    }
+
+    /// The snapshot of a switch where the vNIC that goes is in the other network.
+    fn moved(switch: &Switch) -> Snapshot {
+        let mut moved = (**switch.topology.snapshot()).clone();
+        let goes = index(switch, "goes") as usize;
+        let other = moved.vpcs.iter().flatten().find(|vpc| vpc.name == "blue").unwrap().index;
+        Arc::make_mut(moved.vnics[goes].as_mut().unwrap()).vpc = other;
+        moved
     }
 
     #[test]
@@ -262,10 +275,7 @@ mod tests {
         let kept = read(&path_beside(&control)).unwrap();
         assert_eq!(kept.len(), 2);
         // As the next process finds it, where one of the vNICs is in the other network.
-        let mut moved = (*snapshot).clone();
-        let goes = index(&switch, "goes") as usize;
-        let other = moved.vpcs.iter().flatten().find(|vpc| vpc.name == "blue").unwrap().index;
-        Arc::make_mut(moved.vnics[goes].as_mut().unwrap()).vpc = other;
+        let moved = moved(&switch);
         let known = |snapshot: &Snapshot, name: &str| {
             let hash = names(snapshot)(index(&switch, name)).unwrap();
             kept.iter().any(|kept| kept.vnic == hash)
@@ -304,6 +314,21 @@ mod tests {
             })
             .unwrap();
         assert_left(&mut switch, [0, 1]);
+        switch.stop();
+    }
+
+    /// The turns that end idle connections have passed some of them when the vNIC goes.
+    #[test]
+    fn a_vnic_leaves_no_connection_behind_the_sweep_under_way() {
+        let small = format!("[security]\nconnections = 1024\nconnections-per-vnic = 1024\n{NETWORKS}");
+        let mut switch = testing::start(&small);
+        connect(&switch);
+        (1..=u64::from(MIN_SLICE)).for_each(|port| open(&switch, "stays", 2, port));
+        let before = switch.topology.snapshot().clone();
+        switch.connections.tend(&before, switch.pool.now(), None);
+        let after = moved(&switch);
+        switch.connections.follow(&before, &after);
+        assert_left(&mut switch, [0, 1 + MIN_SLICE]);
         switch.stop();
     }
 

@@ -29,6 +29,21 @@ impl Manager {
         self.withdraw_those(back_end, |flow| chosen(&flow.selector), why)
     }
 
+    /// Keeps flows in software that an operator wants in hardware and that may not be there: those of queue pairs that are not admitted,
+    /// say. They are looked at again after `retry_ns`.
+    pub fn hold_back(&mut self, chosen: impl Fn(&FlowSelector) -> bool, why: Why, now_ns: u64) {
+        let later = now_ns + self.policy.retry_ns;
+        let pinned = self.flows.iter_mut().filter(|(_, flow)| flow.pin == Some(Pin::Hardware));
+        for (_, OffloadFlow { selector, state, .. }) in pinned {
+            if let InstallState::Software { status, not_before_ns } = state
+                && now_ns >= *not_before_ns
+                && chosen(selector)
+            {
+                (*status, *not_before_ns) = (Status::Software(why), later);
+            }
+        }
+    }
+
     /// Takes flows out of hardware that no worker knows any more, but for those that an operator wants there.
     pub fn withdraw_unknown<B: BackEnd>(
         &mut self,
@@ -149,7 +164,7 @@ impl Manager {
     }
 
     /// Waits until the device has let go what was withdrawn, for as long as it answers and [`BackEnd::drain`] waits. What it keeps has
-    /// others leave. [`leaving`](Self::leaving) tells what it has not answered.
+    /// others leave. [`leaving`](Self::leaving) tells what it has not answered, [`forwarding`](Self::forwarding) what it keeps in force.
     pub fn await_removals<B: BackEnd>(&mut self, back_end: &mut B) {
         for _ in 0..ROUNDS {
             if self.store.leaving() == 0 {
@@ -300,12 +315,12 @@ impl Manager {
             let state = std::mem::replace(&mut flow.state, nothing);
             let Some(mut installed) = state.into_installed() else { continue };
             let usage = self.store.close(back_end, &mut installed);
-            settled.push((number, usage, was_inside, installed.facts.leaf));
+            settled.push((number, usage, was_inside, installed.facts));
             flow.state = InstallState::Preparing(installed, now_ns);
             self.coming.push(number);
         }
-        for (number, usage, was_inside, leaf) in settled {
-            self.settle(number, usage, was_inside, leaf);
+        for (number, usage, was_inside, facts) in settled {
+            self.settle(number, usage, was_inside, &facts);
         }
         self.shut_ways(back_end);
         let repaired = self.store.repair(back_end);

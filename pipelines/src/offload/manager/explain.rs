@@ -27,6 +27,11 @@ impl Manager {
         self.store.leaving()
     }
 
+    /// Flows that are forwarded though they were withdrawn: the device lets go neither their gates nor where these lead.
+    pub fn forwarding(&self) -> usize {
+        self.store.forwarding()
+    }
+
     /// Rules that the back end holds for the manager, those that it does not let go among them.
     pub fn rules(&self) -> usize {
         self.store.len()

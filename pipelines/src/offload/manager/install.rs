@@ -160,8 +160,8 @@ impl Manager {
             let later = now_ns + self.policy.retry_ns;
             match status {
                 Status::Software(Why::NoRoom) => {
-                    self.full = Some((self.store.len(), later));
-                    self.withdraw(back_end, number, status, 0);
+                    let not_before_ns = self.learn_full(now_ns);
+                    self.withdraw(back_end, number, status, not_before_ns);
                     continue;
                 }
                 Status::Software(_) => self.counters.no_gap += 1,
@@ -242,7 +242,7 @@ impl Manager {
         // Colder flows give way one after another, until there is room or none is clearly colder.
         let mut missing = needed;
         while !self.has_room(missing, now_ns) {
-            if needed > self.most(now_ns) || !self.displace(back_end, turn, packets) {
+            if needed > self.most(now_ns) || !self.displace(back_end, turn, packets, now_ns) {
                 self.translator.forget(&facts);
                 return Err((Status::Software(Why::NoRoom), 0));
             }
@@ -264,8 +264,7 @@ impl Manager {
                 self.translator.forget(&facts);
                 let status = because(&error);
                 if status == Status::Software(Why::NoRoom) {
-                    self.full = Some((self.store.len(), later));
-                    return Err((status, 0));
+                    return Err((status, self.learn_full(now_ns)));
                 }
                 self.refused(&status);
                 Err((status, later))
@@ -311,8 +310,26 @@ impl Manager {
         self.store.len() + self.store.gates_due() + needed <= self.most(now_ns)
     }
 
-    /// Takes the coldest flow out of hardware, if it has less than half of these packets a second.
-    fn displace<B: BackEnd>(&mut self, back_end: &mut B, turn: &mut Turn, packets: u64) -> bool {
+    /// The device had no room for a rule: learns how many it holds, and tells when the flow may be tried again. With fewer rules than it
+    /// was seen to hold it lacks something else that the flow needs, for which nobody has to give way.
+    fn learn_full(&mut self, now_ns: u64) -> u64 {
+        let later = now_ns + self.policy.retry_ns;
+        let has_held_more =
+            self.full.is_some_and(|(rules, until_ns)| now_ns < until_ns && self.store.len() < rules);
+        // Rules that are on their way out still take up room.
+        if has_held_more && self.store.leaving() == 0 {
+            return later;
+        }
+        self.full = Some((self.store.len(), later));
+        0
+    }
+
+    /// Takes the coldest flow out of hardware, if it has less than half of these packets a second. Without effect on a device that does
+    /// not let rules go: then no other flow gives way for a while.
+    fn displace<B: BackEnd>(&mut self, back_end: &mut B, turn: &mut Turn, packets: u64, now_ns: u64) -> bool {
+        if now_ns < self.displaces_from_ns {
+            return false;
+        }
         let flows = &mut self.flows;
         let coldest = turn.coldest.get_or_insert_with(|| {
             let loose = flows.iter_mut().filter(|(_, flow)| flow.pin.is_none());
@@ -329,7 +346,11 @@ impl Manager {
             return false;
         };
         self.counters.displaced += 1;
+        let before = self.store.len();
         self.withdraw(back_end, number, Status::Software(Why::NoRoom), 0);
+        if self.store.len() >= before {
+            self.displaces_from_ns = now_ns + self.policy.retry_ns;
+        }
         true
     }
 }

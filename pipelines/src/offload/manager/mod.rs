@@ -31,15 +31,14 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::counter::{Growth, Pace};
 use super::store::{RuleState, RuleStore};
-use super::translate::{FlowSelector, Tables, Translator};
-use crate::qos::Leaf;
+use super::translate::{ChainFacts, FlowSelector, Tables, Translator};
 use flow::{InstallState, OffloadFlow};
 use install::FlowRate;
 use known::{FlowNumber, Known};
 use rate::RateEstimator;
 use rates::RatesDue;
 use red::Classes;
-use rules::{ArrivalCount, BackEnd, Cause, FlowError, RuleId, Usage};
+use rules::{ArrivalCount, BackEnd, Cause, FlowError, RuleId, Usage, Where};
 use time::{TurnTime, Work};
 
 /// Decides which flows are in hardware, and keeps them there.
@@ -63,6 +62,8 @@ pub struct Manager {
     port: Option<u64>,
     /// With so many rules the device was full, and until when that is believed.
     full: Option<(usize, u64)>,
+    /// Flows that gave way last made no room, for the device keeps their rules: none does until then.
+    displaces_from_ns: u64,
     time: TurnTime,
     /// The flow whose counter is read first in the next turn.
     next_counter: FlowNumber,
@@ -97,6 +98,7 @@ impl Manager {
             last_ns: 0,
             port: None,
             full: None,
+            displaces_from_ns: 0,
             time: TurnTime::default(),
             next_counter: 0,
             stale: Vec::new(),
@@ -231,10 +233,10 @@ impl Manager {
                         let over_ns = flow.meter.stands_ns(now_ns);
                         flow.meter.rise(packets, bytes, now_ns, patience);
                         if packets > 0 {
-                            let leaf = installed.facts.leaf;
-                            self.classes.seen(leaf, packets, bytes, installed.facts.tunnel_len);
+                            let ChainFacts { leaf, tunnel_len, link_len, .. } = installed.facts;
+                            self.classes.seen(leaf, packets, bytes, tunnel_len);
                             let selector = flow.selector;
-                            self.debits.push(Debit { selector, packets, bytes, leaf, over_ns });
+                            self.debits.push(Debit { selector, packets, bytes, leaf, link_len, over_ns });
                         }
                         continue;
                     }
@@ -375,12 +377,12 @@ impl Manager {
         let Some(installed) = state.into_installed() else { return };
         let facts = installed.facts;
         let usage = self.store.remove(back_end, installed);
-        self.settle(number, usage, was_inside, facts.leaf);
+        self.settle(number, usage, was_inside, &facts);
         self.translator.release(&facts);
     }
 
     /// The gate of a flow is shut: what it counted last is debited, and software counts on.
-    fn settle(&mut self, number: FlowNumber, usage: Usage, was_inside: bool, leaf: Option<Leaf>) {
+    fn settle(&mut self, number: FlowNumber, usage: Usage, was_inside: bool, facts: &ChainFacts) {
         let pace = self.pace();
         let Some(flow) = self.flows.at_mut(number) else { return };
         // A gate that met no packet, or that is gone and cannot tell any more.
@@ -389,7 +391,8 @@ impl Manager {
                 Growth::By(Usage { packets: 0, .. }) => {}
                 Growth::By(Usage { packets, bytes }) => {
                     let (selector, over_ns) = (flow.selector, flow.meter.stands_ns(self.last_ns));
-                    self.debits.push(Debit { selector, packets, bytes, leaf, over_ns });
+                    let ChainFacts { leaf, link_len, .. } = *facts;
+                    self.debits.push(Debit { selector, packets, bytes, leaf, link_len, over_ns });
                 }
                 growth => self.counters.doubt(growth),
             }
@@ -400,10 +403,12 @@ impl Manager {
     }
 }
 
-/// What a back end's refusal of a chain means.
+/// What a back end's refusal of a chain means. Where it names an item or an action, it has room for rules and lacks what that needs: a
+/// meter, say, or a place for a header.
 fn because(error: &FlowError) -> Status {
+    let is_of_rules = matches!(error.at, Where::Unspecified | Where::Handle | Where::AttrGroup | Where::Attr);
     match error.cause {
-        Cause::Full => Status::Software(Why::NoRoom),
+        Cause::Full if is_of_rules => Status::Software(Why::NoRoom),
         _ => Status::RefusedByDevice(error.to_string()),
     }
 }

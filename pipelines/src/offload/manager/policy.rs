@@ -88,6 +88,8 @@ pub struct Debit {
     pub bytes: u64,
     /// The class whose tokens are taken; `None` for traffic that stays on this host.
     pub leaf: Option<Leaf>,
+    /// Bytes of tunnels' headers around each of the packets, which only the class's link pays for.
+    pub link_len: u32,
     /// In how long they came, as far as that is known.
     pub over_ns: u64,
 }

@@ -1,10 +1,11 @@
 //! Rates of classes in hardware: their meters follow their shares, and their shares what their flows send.
 
 use super::super::translate::{self, Tables};
+use super::Manager;
 use super::flow::{OffloadFlow, Status};
 use super::time::Work;
-use super::{Leaf, Manager};
 use crate::offload::hasher::Map;
+use crate::qos::Leaf;
 use rules::{BackEnd, Cause, FlowError};
 
 /// The meter at which a round over all of them ended, because the back end had to be asked again.

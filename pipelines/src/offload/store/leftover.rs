@@ -3,8 +3,12 @@
 //! What such a rule matches goes on meeting it. So no rule that matches the same is made beside it, and the adjacency that a
 //! gate leads to is told of: without its rules the gate leads to software.
 
+use std::collections::HashSet;
+
 use super::{Adjacency, RuleState, RuleStore, hash_of};
-use rules::{BackEnd, Cause, FlowError, FlowRule, Removal, RuleId, Usage, Where};
+use crate::offload::translate::{TAG_ADJACENCY, tagged};
+use rules::items::tag;
+use rules::{Action, BackEnd, Cause, FlowError, FlowRule, Modify, Removal, RuleId, Usage, Where};
 
 /// A rule that the device has not let go so often waits for a while.
 const REFUSALS: u32 = 8;
@@ -51,6 +55,21 @@ fn matches(one: &FlowRule, other: &FlowRule) -> bool {
     one.attr == other.attr && one.pattern == other.pattern
 }
 
+/// The number of the adjacency that a gate leads to.
+fn leads_to(rule: &FlowRule) -> Option<u32> {
+    rule.actions.iter().find_map(|action| match action {
+        Action::ModifyField(Modify::Tag { index: TAG_ADJACENCY, data }) => Some(*data),
+        _ => None,
+    })
+}
+
+/// The number of the adjacency that a rule is of.
+fn adjacency_of(rule: &FlowRule) -> Option<u32> {
+    let numbers = rule.pattern.iter().filter(|item| item.kind() == tag::DATA.kind);
+    let mut numbers = numbers.filter_map(|item| Some((item, u32::try_from(item.field(tag::DATA).0).ok()?)));
+    numbers.find(|(item, number)| **item == tagged(TAG_ADJACENCY, *number)).map(|(_, number)| number)
+}
+
 /// Asks once more for a rule that the device did not let go: its words when it stays. Where the back end asks by itself, what it heard last.
 fn stays_again<B: BackEnd>(back_end: &mut B, id: RuleId) -> Option<FlowError> {
     match back_end.removal(id) {
@@ -68,6 +87,16 @@ pub(super) fn stays(error: &FlowError) -> bool {
 impl Leftovers {
     pub(super) fn len(&self) -> usize {
         self.rules.len()
+    }
+
+    /// Gates among them whose adjacency is left, too: what they match goes on, and not to software.
+    fn forwarding(&self) -> usize {
+        let gates: Vec<u32> = self.rules.iter().filter_map(|left| leads_to(&left.rule)).collect();
+        if gates.is_empty() {
+            return 0;
+        }
+        let open: HashSet<u32> = self.rules.iter().filter_map(|left| adjacency_of(&left.rule)).collect();
+        gates.into_iter().filter(|number| open.contains(number)).count()
     }
 
     /// Has the back end take a rule away: what it had seen, and the device's words when it stays. One that is gone already
@@ -194,6 +223,11 @@ impl RuleStore {
     /// Rules whose removal is under way.
     pub fn leaving(&self) -> usize {
         self.leftovers.leaving.len()
+    }
+
+    /// Gates that the back end does not let go while it keeps where they lead: what they match is forwarded.
+    pub fn forwarding(&self) -> usize {
+        self.leftovers.forwarding()
     }
 
     /// The rules that the back end does not let go: how many, and its words for one of them.

@@ -3,7 +3,10 @@
 use super::{RuleStore, add, inner};
 use crate::offload::counter::{DeviceCounter, Growth, Pace};
 use crate::offload::translate::group;
-use rules::{Action, BackEnd, FlowError, FlowRule, Meter, Usage};
+use rules::{Action, BackEnd, Cause, FlowError, FlowRule, Meter, Usage, Where};
+
+/// Where the meter is among the actions of the rule that refers to it.
+const METER: usize = 0;
 
 /// A meter that bundles share.
 pub(super) struct SharedMeter {
@@ -31,6 +34,14 @@ impl Away {
             Growth::By(more) => more,
             Growth::Back | Growth::Ahead | Growth::Doubted => Usage::default(),
         }
+    }
+}
+
+/// A meter that could not be made: an action of the rules that refer to it, and no sign that the device is full of rules.
+pub(super) fn of_meter(error: FlowError) -> FlowError {
+    match error.cause {
+        Cause::Full => FlowError { at: Where::ActionConf(METER), ..error },
+        _ => error,
     }
 }
 

@@ -22,7 +22,7 @@ use super::slots::Slots;
 use super::translate::Adjacency;
 use crate::flow_key::mix;
 use leftover::{Leftovers, stays};
-use meters::{Away, SharedMeter, turns_away};
+use meters::{Away, SharedMeter, of_meter, turns_away};
 use rules::{BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage};
 
 /// Number of a rule of ours, used again when the rule is gone.
@@ -205,7 +205,7 @@ impl RuleStore {
             match self.meters.entry(id) {
                 Entry::Occupied(mut known) => known.get_mut().users += 1,
                 Entry::Vacant(place) => {
-                    back_end.set_meter(id, Some(meter))?;
+                    back_end.set_meter(id, Some(meter)).map_err(of_meter)?;
                     place.insert(SharedMeter { rates: Some(meter), users: 1 });
                 }
             }

@@ -37,6 +37,8 @@ pub struct Chain {
 pub struct ChainFacts {
     /// Bytes of each counted packet that are the tunnel's, which software does not count.
     pub tunnel_len: usize,
+    /// Bytes of the tunnel's headers around each packet on the link, which nobody but the link pays for.
+    pub link_len: u32,
     /// The class that pays, where one does.
     pub leaf: Option<Leaf>,
     /// How its packets leave.

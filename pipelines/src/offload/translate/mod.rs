@@ -33,6 +33,7 @@ mod shared;
 
 pub use chain::{Chain, ChainFacts, ChainPlan, PathKey, PathRules};
 pub use framing::Framing;
+pub(in crate::offload) use patterns::{TAG_ADJACENCY, tagged};
 pub use refusal::OffloadRefusal;
 pub use shared::meter;
 
@@ -46,6 +47,7 @@ use crate::flow_key::{FlowKey, Scope, outer_source_port};
 use crate::nft::FlowVerdict;
 use crate::qos::Tree;
 use crate::snapshot::Snapshot;
+use crate::stage::dhtb::V4_TUNNEL;
 use crate::vlt::{Place, SlotRef};
 use chain::PlannedFlow;
 use find::{find, roce_of};
@@ -253,8 +255,15 @@ impl Translator {
         let origin =
             found.tunnel.as_ref().map_or(FlowOrigin::Port(found.from), |tunnel| FlowOrigin::Vni(tunnel.vni));
         let framing = Framing::of(&selector.key, &found);
+        // As the stage dhtb has it.
+        let link_len = match (&found.tunnel, &found.place) {
+            (Some(_), _) => V4_TUNNEL,
+            (None, Place::Remote(tunnel)) => u32::from(tunnel.len),
+            (None, _) => 0,
+        };
         let facts = ChainFacts {
             tunnel_len: found.tunnel.as_ref().map_or(0, |tunnel| tunnel.len),
+            link_len,
             leaf: found.leaf,
             adjacency,
             framing,

@@ -114,6 +114,37 @@ fn dhtb_what_hardware_leaves_is_lent() {
     assert_eq!(sim.tree.view(sim.tree.leaf_node(leaf), sim.now_ns).drawn, 0);
 }
 
+/// Headers of tunnels are the link's alone to pay for, in hardware as in software.
+#[test]
+fn dhtb_the_link_pays_for_the_tunnels_of_hardware() {
+    let (mut sim, leaf) = neighbours();
+    sim.vnic(1, 1, ceil(400 * MBIT));
+    sim.senders[1].manner = Manner::Silent;
+    let drawn = |sim: &Sim, id| sim.tree.view(id, sim.now_ns).drawn;
+    let (own, link) = (sim.tree.leaf_node(leaf), sim.tree.link_node(Direction::Out));
+    let bytes = 100 * MBIT / 8 * SYNC_NS / 1_000_000_000;
+    let headers = HardwareWork { bytes, over_ns: SYNC_NS, unread_ns: SYNC_NS };
+    for _ in 0..10 {
+        sync(&sim, leaf, 400 * MBIT, 400 * MBIT);
+        sim.tree.debit_link(leaf, headers, sim.now_ns);
+        sim.run(SYNC_MS);
+    }
+    let before = [own, link].map(|id| drawn(&sim, id));
+    sync(&sim, leaf, 400 * MBIT, 400 * MBIT);
+    sim.tree.debit_link(leaf, headers, sim.now_ns);
+    near(sim.run(SYNC_MS)[0], 500e6, 3.0);
+    let after = [own, link].map(|id| drawn(&sim, id));
+    near((after[0] - before[0]) as f64 * 80.0, 400e6, 2.0);
+    near((after[1] - before[1]) as f64 * 80.0, 1e9, 2.0);
+    // Without a limit it is counted at once.
+    let free = Sim::new(1, 4);
+    free.vnic(0, 0, NodeLimits::FREE);
+    let leaf = free.tree.leaf(Direction::Out, 0, Class::Tcp);
+    free.tree.debit_link(leaf, headers, free.now_ns);
+    let drawn = [free.tree.leaf_node(leaf), free.tree.link_node(Direction::Out)].map(|id| drawn(&free, id));
+    assert_eq!(drawn, [0, bytes]);
+}
+
 /// Control that had something else to do for five seconds asks nobody to pay for all of them at once: a vNIC at its ceiling in hardware
 /// sends at it in software a second later, and its neighbour on the link has what it had.
 #[test]

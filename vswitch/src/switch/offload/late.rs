@@ -27,9 +27,15 @@ impl OffloadControl {
         self.late.in_change = false;
     }
 
+    /// Rules that packets may meet though they were taken away: those that the device has not answered for, and those that it keeps in
+    /// force.
+    fn in_force(&self) -> usize {
+        self.manager.leaving() + self.manager.forwarding()
+    }
+
     /// The device was waited for.
     pub(super) fn waited(&mut self) {
-        let rules = self.manager.leaving();
+        let rules = self.in_force();
         if rules > 0 {
             (self.late.rules, self.late.in_change) = (rules, true);
         }
@@ -50,7 +56,7 @@ impl OffloadControl {
         if self.late.rules == 0 {
             return None;
         }
-        if self.manager.leaving() == 0 {
+        if self.in_force() == 0 {
             let was_told = std::mem::take(&mut self.late).is_told;
             return was_told.then_some(LateNews::Gone);
         }

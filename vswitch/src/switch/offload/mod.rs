@@ -173,7 +173,7 @@ impl OffloadControl {
     /// One turn.
     ///
     /// # Errors
-    /// [`WorkerError`].
+    /// [`WorkerError`] of the first worker that does not answer; all others have told and counted.
     pub fn tend(&mut self, pool: &Pool, snapshot: &Snapshot) -> Result<(), WorkerError> {
         let Some(mut device) = self.holder.take() else { return Ok(()) };
         let result = self.turn(&mut device, pool, snapshot);
@@ -217,7 +217,7 @@ impl OffloadControl {
             return Ok(());
         }
         self.last_sync_ns = now_ns;
-        let samples = self.watch.samples(pool)?;
+        let (samples, sampled) = self.watch.samples(pool);
         // What is on its way to software: the simulated e-switch knows; of a NIC, only what has come is known.
         let gap = match device {
             Holder::Simulated(simulated) => Some(simulated.clone()),
@@ -235,6 +235,7 @@ impl OffloadControl {
             is_admitted(pool, selector) && stays_in_hardware(snapshot, &pool.connections, &selector.key)
         };
         let left = manager.withdraw_all(device, |selector| !stays(selector), Why::NotAdmitted);
+        manager.hold_back(|selector| !is_admitted(pool, selector), Why::NotAdmitted, now_ns);
         let barrier = config.barrier;
         let quiet = |selector: &FlowSelector| {
             let count = quiet(pool, &tables, &arrivals, barrier, selector)?;
@@ -242,11 +243,12 @@ impl OffloadControl {
         };
         let mut debits = manager.reconcile(device, &tables, &samples, quiet, now_ns);
         debits.extend(left);
-        let forgotten = self.book(pool, snapshot, &debits)?;
+        let (forgotten, booked) = self.book(pool, snapshot, &debits);
+        let mut result = sampled.and(booked);
         if !forgotten.is_empty() {
             // Their next packets are counted where all others are.
             let left = self.manager.withdraw_unknown(device, &forgotten);
-            self.book(pool, snapshot, &left)?;
+            result = result.and(self.book(pool, snapshot, &left).1);
         }
         let manager = &self.manager;
         let inside: HashSet<FlowSelector> = manager
@@ -263,7 +265,7 @@ impl OffloadControl {
         {
             (self.audited, self.is_auditing) = (Some(audited), false);
         }
-        Ok(())
+        result
     }
 
     /// Short gaps are found by looking often. Of a NIC nothing new is known between two turns of counters.
@@ -282,19 +284,20 @@ impl OffloadControl {
         manager.open_gates(device, quiet, now_ns);
     }
 
-    /// Has everybody pay and count what hardware did. Flows that their worker does not know any more.
+    /// Has everybody pay and count what hardware did. Flows that their worker does not know any more; and the first error of a worker that
+    /// does not answer.
     fn book(
         &mut self,
         pool: &Pool,
         snapshot: &Snapshot,
         debits: &[Debit],
-    ) -> Result<HashSet<FlowSelector>, WorkerError> {
+    ) -> (HashSet<FlowSelector>, Result<(), WorkerError>) {
         let now_ns = pool.now().ns;
         let unread_ns = now_ns.saturating_sub(self.booked_ns);
         self.booked_ns = now_ns;
         let mut done: HashMap<FlowSelector, Usage> = HashMap::new();
         let turn_ns = nanos(self.config.sync_every);
-        for &Debit { selector, packets, bytes, leaf, over_ns } in debits {
+        for &Debit { selector, packets, bytes, leaf, link_len, over_ns } in debits {
             let usage = done.entry(selector).or_default();
             *usage = sum(*usage, packets, bytes);
             self.done = sum(self.done, packets, bytes);
@@ -307,6 +310,8 @@ impl OffloadControl {
                     unread_ns,
                 };
                 pool.tree.debit(leaf, work, now_ns);
+                let headers = HardwareWork { bytes: packets.saturating_mul(u64::from(link_len)), ..work };
+                pool.tree.debit_link(leaf, headers, now_ns);
             }
         }
         self.watch.account(pool, &done.into_iter().collect::<Vec<_>>())

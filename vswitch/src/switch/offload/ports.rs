@@ -187,7 +187,7 @@ impl OffloadControl {
         let Self { manager, holder: Some(device), .. } = self else { return Ok(()) };
         let debits = manager.withdraw_all(device, |_| true, Why::Stopped);
         self.drain(about);
-        self.book(pool, snapshot, &debits).map(drop)
+        self.book(pool, snapshot, &debits).1
     }
 
     /// Waits until the device has no rule any more that is not wanted; says in the log where it keeps some.

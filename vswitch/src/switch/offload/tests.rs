@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pipelines::flow_key::FlowKey;
-use wire::{L3, MacAddr, protocol};
+use pipelines::stage::key::CLASS_RC;
+use wire::{L3, MacAddr, Qpn, protocol};
 use worker::Mode;
 
 use super::*;
@@ -85,15 +86,25 @@ fn nic_with(engine: &str, device: &str) -> Switch {
 }
 
 /// TCP from "one" to "two", which an operator wants in hardware.
-fn pin(switch: &mut Switch) {
+fn pin(switch: &mut Switch) -> FlowSelector {
+    pin_flow(switch, protocol::TCP, 0, 4000 << 16 | 80, None)
+}
+
+/// The same of a queue pair of "two".
+fn pin_queue_pair(switch: &mut Switch) -> FlowSelector {
+    pin_flow(switch, protocol::UDP, CLASS_RC, 4791, Some(Qpn::truncated(17)))
+}
+
+fn pin_flow(switch: &mut Switch, proto: u8, class: u8, ports: u64, qpn: Option<Qpn>) -> FlowSelector {
     let vnic = switch.topology().vnic("one").unwrap().index;
     let [from, to] = [1, 2].map(|host| u64::from(u32::from(Ipv4Addr::new(10, 0, 0, host))));
     let mac = TWO.0.iter().fold(0, |mac, byte| mac << 8 | u64::from(*byte));
-    let (kind, ports) = (u64::from(protocol::TCP) | (L3::Ipv4 as u64) << 16, 4000 << 16 | 80);
+    let kind = u64::from(proto) | u64::from(class) << 8 | (L3::Ipv4 as u64) << 16;
     let words = [from << 32 | to, 0, 0, 0, u64::from(vnic) << 32 | ports, mac << 16, kind];
-    let selector = FlowSelector { key: FlowKey::from_words(words), qpn: None, source_port: None };
+    let selector = FlowSelector { key: FlowKey::from_words(words), qpn, source_port: None };
     let now = switch.pool().now().ns;
     switch.offload_mut().pin(selector, Some(Pin::Hardware), now);
+    selector
 }
 
 /// Rules of the device, as it says itself.
@@ -291,5 +302,72 @@ fn a_nic_that_does_not_answer_holds_up_no_change_and_is_told() {
     until_in_hardware(&mut switch);
     guard(&mut switch, true).unwrap();
     assert_all_in_software(&switch);
+    switch.stop();
+}
+
+/// A NIC that answers that it keeps the rules forwards as before: that is told as of one that does not answer.
+fn keeps_rules(engine: &str) {
+    let mut switch = nic_with(engine, ",keep=1");
+    pin(&mut switch);
+    let began = Instant::now();
+    // It keeps those by which it was asked what it takes, too.
+    while switch.offload().states().hardware != 1 {
+        assert!(began.elapsed() < PATIENCE);
+        turns(&mut switch, Duration::from_millis(10));
+    }
+    let changed = guard(&mut switch, true);
+    let Err(SwitchError::NotWithdrawn { port, rules: 1.. }) = &changed else { panic!("{changed:?}") };
+    assert_eq!(port, "up");
+    assert!(rules_of_device(&switch) > 0, "the device has its rules");
+    turns(&mut switch, Duration::from_millis(200));
+    assert_eq!((told(&switch, "offload-late").len(), told(&switch, "offload-let-go").len()), (1, 0));
+    assert!(matches!(switch.save_what_is_not(), Err(SwitchError::NotWithdrawn { .. })));
+    switch.stop();
+}
+
+#[test]
+fn a_change_is_not_acknowledged_while_a_nic_keeps_what_it_forbids() {
+    keeps_rules("async");
+}
+
+#[test]
+fn a_change_is_not_acknowledged_while_a_nic_keeps_what_it_forbids_through_synchronous_calls() {
+    keeps_rules("sync");
+}
+
+/// One worker that is late with its samples keeps no flow in hardware.
+#[test]
+fn flows_leave_hardware_while_a_worker_does_not_answer() {
+    let mut switch = simulated();
+    let selector = pin(&mut switch);
+    until_in_hardware(&mut switch);
+    let now_ns = switch.pool().now().ns;
+    switch.offload_mut().watch.tell(selector, 0, now_ns);
+    let late = testing::stop_worker(&switch);
+    switch.offload_mut().switch(false);
+    turns(&mut switch, Duration::from_millis(200));
+    assert_all_in_software(&switch);
+    drop(late);
+    switch.stop();
+}
+
+/// What RCFT has not admitted is never in hardware, whatever an operator wants, and goes there once it is admitted.
+#[test]
+fn a_queue_pair_that_is_not_admitted_stays_in_software() {
+    let mut switch = simulated();
+    let selector = pin_queue_pair(&mut switch);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(300) {
+        switch.tend(Instant::now());
+        let made = switch.offload().device_stats().unwrap().0.created;
+        assert_eq!((made, switch.offload().rules()), (0, 0));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let status = switch.offload().flows().map(|flow| flow.status.to_string()).next();
+    assert_eq!(status.as_deref(), Some("software: its queue pair is not admitted"));
+    let (_, key) = queue_pair(&selector.key, Qpn::truncated(17)).unwrap();
+    let (vnic, now) = (switch.topology().vnic("one").unwrap().index, switch.pool().now());
+    switch.pool().rcft.ledger.admit(vnic, key.words(), now.tick, now.ns, || true);
+    until_in_hardware(&mut switch);
     switch.stop();
 }

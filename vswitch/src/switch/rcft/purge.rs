@@ -24,6 +24,8 @@ pub(super) const SLICE: u32 = 4096;
 pub(super) const PATIENCE: Duration = Duration::from_millis(2);
 /// The turn under way may be past an entry already; the second one is not.
 const TURNS: u32 = 2;
+/// Changes under way that are told apart.
+const CHANGES: usize = 16;
 /// Locations that are compared one by one.
 const COMPARED: usize = 4096;
 /// Answers about reachability that are remembered.
@@ -65,9 +67,10 @@ impl fmt::Display for PurgeCause {
 pub(super) struct Purge {
     /// vNICs all of whose queue pairs admitted until then leave.
     out: HashMap<u32, (u32, PurgeCause)>,
-    /// How it was before the first change that is not dealt with yet.
-    before: Option<Arc<Snapshot>>,
-    /// VPCs in which a MAC address is gone.
+    /// How it was before each of the changes that are not dealt with yet: what was admitted between two of them, the later one may
+    /// forbid.
+    before: Vec<Arc<Snapshot>>,
+    /// VPCs in which a MAC address is gone, or that had more changes than are told apart.
     poorer: HashSet<u32>,
     answers: HashMap<(u32, IpAddr), bool>,
     names: HashMap<u32, String>,
@@ -93,7 +96,11 @@ impl Purge {
             return gone;
         }
         self.poorer.extend(poorer(before, after));
-        self.before.get_or_insert_with(|| before.clone());
+        if self.before.len() < CHANGES {
+            self.before.push(before.clone());
+        } else {
+            self.poorer.extend(before.vpcs.iter().flatten().map(|vpc| vpc.index));
+        }
         self.answers.clear();
         self.turns = TURNS;
         gone
@@ -127,7 +134,7 @@ impl Purge {
         *self.counts.entry((vnic, cause)).or_default() += 1;
         if !self.names.contains_key(&vnic) {
             // As it was called when what is purged was admitted.
-            let known = self.before.as_ref().and_then(|before| before.vnic(vnic)).or(after.vnic(vnic));
+            let known = self.before.iter().find_map(|before| before.vnic(vnic)).or(after.vnic(vnic));
             let name = known.map(|vnic| vnic.name.clone()).unwrap_or_default();
             self.names.insert(vnic, name);
         }
@@ -135,14 +142,17 @@ impl Purge {
     }
 
     fn is_forbidden(&mut self, vnic: u32, peer: IpAddr, after: &Snapshot) -> bool {
-        let Some(before) = &self.before else { return false };
+        if self.before.is_empty() {
+            return false;
+        }
         if self.answers.len() >= ANSWERS {
             self.answers.clear();
         }
         let ask = || {
             let vpc = after.vnic(vnic).map(|vnic| vnic.vpc);
             let lost = vpc.is_some_and(|vpc| self.poorer.contains(&vpc));
-            !reaches(after, vnic, peer) && (lost || reaches(before, vnic, peer))
+            let reached = || self.before.iter().any(|before| reaches(before, vnic, peer));
+            !reaches(after, vnic, peer) && (lost || reached())
         };
         *self.answers.entry((vnic, peer)).or_insert_with(ask)
     }

@@ -27,13 +27,43 @@ fn what_is_forbidden_leaves_at_once() {
     world.opens("one", "10.0.0.2", 12..14);
 }
 
-#[test]
-fn what_a_route_brought_leaves_with_it() {
-    let beyond = "[[subnet]]\nvpc = \"blue\"\nprefix = \"10.1.0.0/24\"\n[[location]]\nvni = 2\nvip = \"10.1.0.9\"\n\
-                  mac = \"02:00:00:00:01:09\"\nvtep = \"172.16.0.2\"\n";
-    let closed = text("", "") + beyond;
+const BEYOND: &str = "[[subnet]]\nvpc = \"blue\"\nprefix = \"10.1.0.0/24\"\n[[location]]\nvni = 2\nvip = \"10.1.0.9\"\n\
+                      mac = \"02:00:00:00:01:09\"\nvtep = \"172.16.0.2\"\n";
+
+/// A subnet of blue, to which red has no route, or one.
+fn closed_and_open() -> [String; 2] {
+    let closed = text("", "") + BEYOND;
     let route = "name = \"red\"\nvni = 1\nroutes = [{ to = \"10.1.0.0/24\", vpc = \"blue\" }]";
     let open = closed.replacen("name = \"red\"\nvni = 1", route, 1);
+    [closed, open]
+}
+
+/// While what a change forbids is taken out, others come in, which the next change forbids.
+#[test]
+fn what_came_in_between_two_changes_leaves_with_the_second() {
+    let mut world = World::new("", "");
+    let [closed, open] = closed_and_open().map(|text| {
+        world.change(&text);
+        world.topology.snapshot().clone()
+    });
+    let tick = world.tick;
+    let key = *key_of(world.index("one"), ip("10.1.0.9"), qp(5)).words();
+    let seen = LedgerView { slot: 0, key, born: tick, seen: tick, leaving: false };
+    // No more of them are told apart than some.
+    for changes in [1, 100] {
+        let mut purge = Purge::default();
+        for _ in 0..changes {
+            purge.begin(&closed, &open, tick);
+            assert!(!purge.takes(&seen, &open));
+        }
+        purge.begin(&open, &closed, tick);
+        assert!(purge.takes(&seen, &closed), "after {changes} changes");
+    }
+}
+
+#[test]
+fn what_a_route_brought_leaves_with_it() {
+    let [closed, open] = closed_and_open();
     let mut world = World::new("", "");
     world.change(&open);
     world.opens("one", "10.1.0.9", 10..13);
@@ -46,7 +76,7 @@ fn what_a_route_brought_leaves_with_it() {
     // Where unknown stations are flooded to, nothing is forbidden by not being known.
     let flooding = closed.replacen("vni = 2", "vni = 2\nflood = true", 1);
     world.change(&flooding);
-    let bare = flooding.replacen(&beyond[beyond.find("[[location]]").unwrap()..], "", 1);
+    let bare = flooding.replacen(&BEYOND[BEYOND.find("[[location]]").unwrap()..], "", 1);
     world.change(&bare);
     assert_eq!(world.used("three"), 2);
 }
