@@ -144,13 +144,16 @@ impl FlowWatch {
     }
 }
 
+/// What was asked, and the answer to it.
+type Answers<'a, Q, A> = Vec<(&'a [Q], A)>;
+
 /// Asks each worker about what is its own, in slices: what was asked and the answers, and the first error. A worker that does not
 /// answer keeps nobody from the answers of the others, and is waited for once.
 fn ask<'a, Q: Clone, A>(
     pool: &Pool,
     by_worker: &'a [Vec<Q>],
     request: impl Fn(Vec<Q>, Sender<A>) -> WorkerCommand,
-) -> (Vec<(&'a [Q], A)>, Result<(), WorkerError>) {
+) -> (Answers<'a, Q, A>, Result<(), WorkerError>) {
     let mut result = Ok(());
     let mut pages = Vec::new();
     for (worker, all) in by_worker.iter().enumerate() {
