@@ -125,17 +125,17 @@ impl Nft {
     /// [`prefetch`](Self::prefetch) of their hashes.
     #[inline]
     pub fn lookup_burst<P: Probe>(&self, probes: &mut [P], mask: u64) -> u64 {
-        self.lookup_burst_if(probes, mask, |_, _| true)
+        self.lookup_burst_if(probes, mask, |_, _, _| true)
     }
 
     /// [`lookup_burst`](Self::lookup_burst), in which an entry that is not `current` is no hit (its slot is left in the
-    /// probe all the same). `current` is told the probe and its entry.
+    /// probe all the same). `current` is told the number of the probe, the probe, and its entry.
     #[inline(always)]
     pub fn lookup_burst_if<P: Probe>(
         &self,
         probes: &mut [P],
         mask: u64,
-        mut current: impl FnMut(&P, &NftEntry) -> bool,
+        mut current: impl FnMut(usize, &P, &NftEntry) -> bool,
     ) -> u64 {
         for i in Bits(mask) {
             let slot = self.index.candidate(probes[i].hash());
@@ -149,11 +149,11 @@ impl Nft {
         for i in Bits(mask) {
             let probe = &mut probes[i];
             let found = match self.entries.get(probe.entry() as usize) {
-                Some(entry) if entry.key == *probe.key() => current(probe, entry),
+                Some(entry) if entry.key == *probe.key() => current(i, probe, entry),
                 _ => {
                     let slot = self.find(probe.key(), probe.hash());
                     probe.set_entry(slot);
-                    self.entries.get(slot as usize).is_some_and(|entry| current(probe, entry))
+                    self.entries.get(slot as usize).is_some_and(|entry| current(i, probe, entry))
                 }
             };
             hits |= u64::from(found) << i;

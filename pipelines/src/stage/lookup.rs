@@ -12,14 +12,16 @@ use crate::nft::{Bits, Nft, NftEntry};
 /// come out of a tunnel.
 #[inline]
 pub fn run<P>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft, connections: &Connections, tunnels: bool) -> u64 {
-    // Whether the connection of any packet is to be looked at closely: hardly ever. Where there are no security groups nobody asks.
-    let mut doubtful = false;
+    // Bits of packets whose connection is to be looked at closely: hardly any. Where there are no security groups nobody asks.
+    let mut doubtful = 0;
     let mut hits = if cx.snapshot.security.is_off() {
-        look_up(cx, burst, nft, tunnels, |_, _| {})
+        look_up(cx, burst, nft, tunnels, |_, _, _| {})
     } else {
         let (versions, due_before) = (connections.versions(), security::due_before(cx.now.tick));
-        look_up(cx, burst, nft, tunnels, |meta, entry| {
-            doubtful |= !security::is_settled(versions, due_before, meta, entry);
+        look_up(cx, burst, nft, tunnels, |i, meta, entry| {
+            if !security::is_settled(versions, due_before, meta, entry) {
+                doubtful |= 1 << i;
+            }
         })
     };
     if tunnels {
@@ -34,8 +36,8 @@ pub fn run<P>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft, connections: &Connection
         }
     }
     // Not before its source was judged: a connection is kept alive by its own packets only.
-    if doubtful {
-        hits &= !security::unsettled(cx, burst, nft, connections, hits);
+    if hits & doubtful != 0 {
+        hits &= !security::unsettled(cx, burst, nft, connections, hits & doubtful);
     }
     cx.counters.nft_hits.add(u64::from(hits.count_ones()));
     burst.pending & !hits
@@ -48,16 +50,16 @@ fn look_up<P>(
     burst: &mut Burst<P>,
     nft: &Nft,
     tunnels: bool,
-    mut found: impl FnMut(&Meta, &NftEntry),
+    mut found: impl FnMut(usize, &Meta, &NftEntry),
 ) -> u64 {
     let vlt = &cx.snapshot.vlt;
-    nft.lookup_burst_if(&mut burst.metas[..], burst.pending, |meta, entry| {
+    nft.lookup_burst_if(&mut burst.metas[..], burst.pending, |i, meta, entry| {
         let action = &entry.action;
         vlt.prefetch(action.slot);
         if tunnels {
             action.source.prefetch(vlt);
         }
-        found(meta, entry);
+        found(i, meta, entry);
         action.generation == cx.snapshot.generation(action.cell)
     })
 }

@@ -55,8 +55,8 @@ pub(super) fn is_settled(versions: Versions<'_>, due_before: u32, meta: &Meta, e
     meta.headers.tcp_flags & STEPS == 0 && entry.last_seen >= due_before && versions.holds(entry.watch())
 }
 
-/// Of these packets of known flows, those whose flow must be decided again, or whose connection takes a step. The connections of others
-/// that are not [settled](is_settled) are noted to be in use.
+/// Of these packets that are not [settled](is_settled), those whose flow must be decided again, or whose connection takes a step. The
+/// connections of the others are noted to be in use.
 #[cold]
 #[inline(never)]
 pub(super) fn unsettled<P>(
@@ -66,13 +66,12 @@ pub(super) fn unsettled<P>(
     connections: &Connections,
     packets: u64,
 ) -> u64 {
-    let (versions, due_before) = (connections.versions(), due_before(cx.now.tick));
     let mut unsettled = 0;
     for i in Bits(packets) {
         let meta = &burst.metas[i];
         let entry = nft.entry(meta.entry);
         let watch = entry.watch();
-        if watch.is_none() || is_settled(versions, due_before, meta, entry) {
+        if watch.is_none() {
             continue;
         }
         if meta.headers.tcp_flags & STEPS != 0 || !connections.holds(watch) {
