@@ -1,10 +1,11 @@
 //! What a worker tells control: bounded, without waiting; when nobody listens, events are lost, not packets.
 
 mod messages;
+mod shares;
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crossbeam::queue::ArrayQueue;
 use wire::cm::CmMessage;
@@ -15,6 +16,7 @@ use crate::drops::DropReason;
 use crate::probe::Probes;
 use crate::service::{MOST_OF_ONE, MOST_WAITING, ServiceRequest};
 use messages::Messages;
+use shares::{NoPlace, Shares};
 
 /// An address, and the MAC that a message of ARP or neighbour discovery binds to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,17 +108,14 @@ pub struct Events {
     /// often overwrites its own request only.
     wished: Arc<[AtomicU64]>,
     /// What was announced of floating addresses, and how much of it is of each vNIC.
-    floating: Arc<ArrayQueue<Floating>>,
-    floating_of: Arc<[AtomicU8]>,
+    floating: Arc<Shares<Floating>>,
     /// What vNICs ask services of their VPCs, and how much of it is of each vNIC.
-    asked: Arc<ArrayQueue<ServiceRequest>>,
-    asked_of: Arc<[AtomicU8]>,
+    asked: Arc<Shares<ServiceRequest>>,
     /// vNICs that look for a router, each once: who asks often waits in one place only.
     solicited: Arc<ArrayQueue<u32>>,
     soliciting: Arc<[AtomicBool]>,
     /// What BFD sessions heard, and how much of it is of each of them.
-    heard: Arc<ArrayQueue<BfdHeard>>,
-    heard_of: Arc<[AtomicU8]>,
+    heard: Arc<Shares<BfdHeard>>,
     /// What comes back of control's path probes.
     pub probes: Probes,
 }
@@ -132,25 +131,19 @@ impl Events {
     /// Queues that hold up to `capacity` events each, of a host with up to `vnics` vNICs.
     pub fn new(capacity: usize, vnics: usize) -> Self {
         let wished = (0..vnics).map(|_| AtomicU64::new(0)).collect();
-        let floating_of = (0..vnics).map(|_| AtomicU8::new(0)).collect();
-        let floating = Arc::new(ArrayQueue::new(MOST_FLOATING.0));
         let solicited = Arc::new(ArrayQueue::new(vnics.max(1)));
         let soliciting = (0..vnics).map(|_| AtomicBool::new(false)).collect();
-        let asked = Arc::new(ArrayQueue::new(capacity.min(MOST_WAITING)));
-        let asked_of = (0..vnics).map(|_| AtomicU8::new(0)).collect();
+        let heard = bfd::MAX_SESSIONS * usize::from(bfd::MOST_WAITING);
         Self {
             queue: Arc::new(ArrayQueue::new(capacity)),
             missed: Arc::default(),
             messages: Arc::new(MESSAGE_RATES.map(|rate| Messages::new(capacity, vnics, rate))),
             wished,
-            floating,
-            floating_of,
-            asked,
-            asked_of,
+            floating: Arc::new(Shares::new(MOST_FLOATING.0, vnics)),
+            asked: Arc::new(Shares::new(capacity.min(MOST_WAITING), vnics)),
             solicited,
             soliciting,
-            heard: Arc::new(ArrayQueue::new(bfd::MAX_SESSIONS * usize::from(bfd::MOST_WAITING))),
-            heard_of: (0..bfd::MAX_SESSIONS).map(|_| AtomicU8::new(0)).collect(),
+            heard: Arc::new(Shares::new(heard, bfd::MAX_SESSIONS)),
             probes: Probes::default(),
         }
     }
@@ -194,24 +187,12 @@ impl Events {
 
     /// Tells control that a vNIC has a floating address, or that it has moved away from it; of each vNIC a few at a time.
     pub fn float(&self, vnic: u32, binding: Binding, here: bool) {
-        let Some(waiting) = self.floating_of.get(vnic as usize) else { return };
-        // Several workers may be here at once: that is a few more than a few.
-        if waiting.load(Ordering::Relaxed) >= MOST_FLOATING.1 {
-            return;
-        }
-        waiting.fetch_add(1, Ordering::Relaxed);
-        if self.floating.push(Floating { vnic, binding, here }).is_err() {
-            waiting.fetch_sub(1, Ordering::Relaxed);
-        }
+        let _ = self.floating.push(vnic, MOST_FLOATING.1, Floating { vnic, binding, here });
     }
 
     /// The oldest announcement of a floating address.
     pub fn floated(&self) -> Option<Floating> {
-        let floating = self.floating.pop()?;
-        if let Some(waiting) = self.floating_of.get(floating.vnic as usize) {
-            waiting.fetch_sub(1, Ordering::Relaxed);
-        }
-        Some(floating)
+        self.floating.pop()
     }
 
     /// Has control answer a question; of each vNIC a few at a time, however many workers hear it, so that a storm of one costs others
@@ -220,15 +201,9 @@ impl Events {
     /// # Errors
     /// The name under which it is dropped when as many wait as may, of its vNIC or in all.
     pub fn ask(&self, request: ServiceRequest) -> Result<(), DropReason> {
-        let waiting = self.asked_of.get(request.vnic as usize).ok_or(DropReason::SERVICE_LIMIT)?;
-        // Several workers may be here at once: that is a few more than a few.
-        if waiting.load(Ordering::Relaxed) >= MOST_OF_ONE {
-            return Err(DropReason::SERVICE_LIMIT);
-        }
-        waiting.fetch_add(1, Ordering::Relaxed);
-        self.asked.push(request).map_err(|_| {
-            waiting.fetch_sub(1, Ordering::Relaxed);
-            DropReason::SERVICE_QUEUE_FULL
+        self.asked.push(request.vnic, MOST_OF_ONE, request).map_err(|why| match why {
+            NoPlace::OfOwner => DropReason::SERVICE_LIMIT,
+            NoPlace::InAll => DropReason::SERVICE_QUEUE_FULL,
         })
     }
 
@@ -237,27 +212,14 @@ impl Events {
     /// # Errors
     /// The name under which it is dropped when as many of its session wait as may.
     pub fn hear(&self, heard: BfdHeard) -> Result<(), DropReason> {
-        let waiting = self.heard_of.get(usize::from(heard.slot)).ok_or(DropReason::BFD_LIMIT)?;
         let names_nobody = heard.control.your_discriminator.get() == 0;
         let most = if names_nobody { bfd::MOST_BEFORE_UNKNOWING } else { bfd::MOST_WAITING };
-        // Several workers may be here at once: that is a few more than a few.
-        if waiting.load(Ordering::Relaxed) >= most {
-            return Err(DropReason::BFD_LIMIT);
-        }
-        waiting.fetch_add(1, Ordering::Relaxed);
-        self.heard.push(heard).map_err(|_| {
-            waiting.fetch_sub(1, Ordering::Relaxed);
-            DropReason::BFD_LIMIT
-        })
+        self.heard.push(heard.slot.into(), most, heard).map_err(|_| DropReason::BFD_LIMIT)
     }
 
     /// The oldest of what BFD sessions heard.
     pub fn heard(&self) -> Option<BfdHeard> {
-        let heard = self.heard.pop()?;
-        if let Some(waiting) = self.heard_of.get(usize::from(heard.slot)) {
-            waiting.fetch_sub(1, Ordering::Relaxed);
-        }
-        Some(heard)
+        self.heard.pop()
     }
 
     /// Tells control that a vNIC looks for a router.
@@ -280,11 +242,7 @@ impl Events {
 
     /// The oldest question to a service.
     pub fn asked(&self) -> Option<ServiceRequest> {
-        let asked = self.asked.pop()?;
-        if let Some(waiting) = self.asked_of.get(asked.vnic as usize) {
-            waiting.fetch_sub(1, Ordering::Relaxed);
-        }
-        Some(asked)
+        self.asked.pop()
     }
 
     /// The oldest event.
