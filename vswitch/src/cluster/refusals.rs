@@ -3,12 +3,12 @@
 //! Where the VLT has no room for locations, no more of them are asked for than there is room. VTEPs are not asked for: control knows them,
 //! and has them as soon as there is room.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::ops::Bound;
 
 use wire::Vni;
 
+use crate::control::turns::Turns;
 use crate::switch::following::{Refused, Said};
 
 type Place = (Vni, IpAddr);
@@ -16,24 +16,24 @@ type Place = (Vni, IpAddr);
 /// What is not taken in now.
 #[derive(Debug, Default)]
 pub struct Refusals {
-    /// Addresses, and whether it is the VLT that has no room for them.
-    locations: BTreeMap<Place, bool>,
+    /// Addresses for which the VLT has no room, and others.
+    without_room: Turns<Place>,
+    locations: BTreeSet<Place>,
     vteps: BTreeSet<Place>,
-    /// The last one without room that was asked for.
-    last: Option<Place>,
 }
 
 impl Refusals {
     /// True while everything is taken in.
     pub fn is_empty(&self) -> bool {
-        self.locations.is_empty() && self.vteps.is_empty()
+        self.without_room.is_empty() && self.locations.is_empty() && self.vteps.is_empty()
     }
 
     /// Control was told of these addresses, and of all VTEPs of these networks, and refused some. What was refused before and is not any more.
     pub fn take_in(&mut self, told: &[Place], networks: &BTreeSet<Vni>, refused: &[Refused]) -> Vec<Said> {
         let mut mended = Vec::new();
         if !self.is_empty() {
-            let was = told.iter().filter(|place| self.locations.remove(place).is_some());
+            let was =
+                told.iter().filter(|place| self.without_room.remove(place) | self.locations.remove(place));
             mended.extend(was.map(|&(vni, vip)| Said::Location(vni, vip)).collect::<Vec<_>>());
             let (said, others): (BTreeSet<Place>, _) =
                 std::mem::take(&mut self.vteps).into_iter().partition(|(vni, _)| networks.contains(vni));
@@ -42,8 +42,9 @@ impl Refusals {
         }
         for Refused { what, for_want_of_room, .. } in refused {
             match *what {
-                Said::Location(vni, vip) => drop(self.locations.insert((vni, vip), *for_want_of_room)),
-                Said::Vtep(vni, vtep) => drop(self.vteps.insert((vni, vtep))),
+                Said::Location(vni, vip) if *for_want_of_room => self.without_room.add((vni, vip)),
+                Said::Location(vni, vip) => _ = self.locations.insert((vni, vip)),
+                Said::Vtep(vni, vtep) => _ = self.vteps.insert((vni, vtep)),
             }
         }
         mended.retain(|what| !self.has(*what));
@@ -60,22 +61,18 @@ impl Refusals {
 
     /// The addresses to ask for again: as many of those that wait for room as there is, and, where something has changed, all others.
     pub fn again(&mut self, has_changed: bool, room: usize) -> Vec<Place> {
-        let all = &self.locations;
-        // From where it was left the last time: one that needs more room than there is keeps no other from having it.
-        let from = (self.last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let rest = self.last.into_iter().flat_map(|last| all.range(..=last));
-        let waiting = all.range::<Place, _>(from).chain(rest).filter(|(_, waits)| **waits);
-        let mut again: Vec<Place> = waiting.map(|(place, _)| *place).take(room).collect();
-        self.last = again.last().copied().or(self.last);
+        let mut again = self.without_room.next(room);
         if has_changed {
-            again.extend(all.iter().filter(|(_, waits)| !**waits).map(|(place, _)| *place));
+            again.extend(&self.locations);
         }
         again
     }
 
     fn has(&self, what: Said) -> bool {
         match what {
-            Said::Location(vni, vip) => self.locations.contains_key(&(vni, vip)),
+            Said::Location(vni, vip) => {
+                self.without_room.has(&(vni, vip)) || self.locations.contains(&(vni, vip))
+            }
             Said::Vtep(vni, vtep) => self.vteps.contains(&(vni, vtep)),
         }
     }

@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
@@ -17,6 +16,7 @@ use super::halves::{Possible, bring};
 use crate::config::objects::{location_id, location_of};
 use crate::config::{Config, GatewayConfig, LocationConfig, Name, RouteTargetConfig, VpcConfig, VpcRoute};
 use crate::control::tries::Tries;
+use crate::control::turns::Turns;
 use crate::controller::Controller;
 use crate::state::owners::Owner;
 use crate::switch::following::{Heard, Refused, Said};
@@ -136,9 +136,7 @@ pub struct Applier {
     members: BTreeMap<u32, BTreeSet<IpAddr>>,
     refused: BTreeMap<Item, String>,
     /// Those of them that wait for room in the VLT.
-    without_room: BTreeSet<Item>,
-    /// The last of these that was asked for again.
-    last: Option<Item>,
+    without_room: Turns<Item>,
     /// Prefixes that only the switch itself found out to be impossible, with what they were to lead to.
     tried: BTreeMap<(u32, IpNet), Option<RouteTargetConfig>>,
     /// Those of them that are to be tried again, when that may be.
@@ -207,14 +205,9 @@ impl Applier {
         !self.without_room.is_empty()
     }
 
-    /// Has as much be looked at again as there is room for, of what waits for that, each in its turn: one that needs more room than there is
-    /// keeps no other from having it.
+    /// Has as much be looked at again as there is room for, of what waits for that, each in its turn.
     pub fn ask_for_room(&mut self, room: usize, dirty: &mut Dirty) {
-        let from = (self.last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let rest = self.last.into_iter().flat_map(|last| self.without_room.range(..=last));
-        let again: Vec<Item> = self.without_room.range(from).chain(rest).take(room).copied().collect();
-        self.last = again.last().copied().or(self.last);
-        for item in again {
+        for item in self.without_room.next(room) {
             match item {
                 Item::Address(vni, ip) => _ = dirty.addresses.insert((vni, ip)),
                 Item::Station(vni, mac) => _ = dirty.stations.insert((vni, mac)),
@@ -327,7 +320,7 @@ impl Applier {
     /// Takes in what came of changes. What went wrong as a whole is dirty again.
     pub fn took(&mut self, changes: &Changes, applied: &Applied, dirty: &mut Dirty) {
         self.refused.extend(applied.refused.iter().cloned());
-        self.without_room.extend(applied.without_room.iter().copied());
+        applied.without_room.iter().for_each(|item| self.without_room.add(*item));
         if applied.error.is_none() {
             return;
         }
