@@ -92,8 +92,6 @@ pub struct Follower {
     past: Past,
     objects: Objects,
     lease: Option<i64>,
-    /// Addresses of vNICs that came or changed since the config was last looked at.
-    passing: BTreeSet<(Vni, IpAddr)>,
     wanted: Wanted,
     seen: Option<Arc<Config>>,
     watches: HashMap<i64, Target>,
@@ -136,7 +134,6 @@ impl Follower {
             objects: Objects::after(past.losses()),
             past,
             lease: None,
-            passing: BTreeSet::new(),
             wanted: Wanted::default(),
             seen: None,
             watches: HashMap::new(),
@@ -256,8 +253,12 @@ impl Follower {
                     return Err(ended.unwrap_or(StoreError::Ended).into());
                 }
                 change = changes.recv() => {
+                    let mut passing = BTreeSet::new();
                     let concerns = match &change {
-                        Ok(change) => self.take_up(change),
+                        Ok(change) => {
+                            passing = self.take_up(change);
+                            concerns_config(change)
+                        }
                         // Some were missed.
                         Err(broadcast::error::RecvError::Lagged(_)) => {
                             self.book.tell_again();
@@ -268,7 +269,7 @@ impl Follower {
                     self.stirred = true;
                     if concerns {
                         self.look_again(&store, &mut requests, lease).await?;
-                        self.ask_for_passing();
+                        self.ask_for_passing(passing);
                         self.publish(&store, lease).await?;
                         self.objects_to_control().await?;
                         self.tell(Instant::now()).await?;
@@ -370,11 +371,11 @@ impl Follower {
     }
 
     /// Takes up what a change says, for another one may have taken it back before the config is looked at: what the switch was told is not
-    /// there any more all the same. True for a change that may concern what is published or followed: of something else than locations.
-    fn take_up(&mut self, Changed { change, .. }: &Changed) -> bool {
+    /// there any more all the same. The addresses of vNICs that came or changed.
+    fn take_up(&mut self, Changed { change, .. }: &Changed) -> BTreeSet<(Vni, IpAddr)> {
         let seen = self.seen.as_deref();
         let vni_of = |name: &str| seen?.vpcs.iter().find(|vpc| vpc.name.as_str() == name).map(|vpc| vpc.vni);
-        let mut leads_elsewhere = false;
+        let (mut leads_elsewhere, mut passing) = (false, BTreeSet::new());
         for (section, id, object) in change.set() {
             leads_elsewhere |= match section {
                 "uplink" => true,
@@ -388,7 +389,7 @@ impl Follower {
                 let vni = object.get("vpc").and_then(Value::as_str).and_then(vni_of);
                 let vips = object.get("vips").and_then(Value::as_array).into_iter().flatten();
                 let vips = vips.filter_map(|vip| vip.as_str()?.parse().ok());
-                self.passing.extend(vni.into_iter().flat_map(|vni| vips.clone().map(move |vip| (vni, vip))));
+                passing.extend(vni.into_iter().flat_map(|vni| vips.clone().map(move |vip| (vni, vip))));
             }
         }
         leads_elsewhere |=
@@ -396,13 +397,12 @@ impl Follower {
         if leads_elsewhere {
             self.book.tell_again();
         }
-        let set = change.set().any(|(section, ..)| section != "location");
-        set || change.gone().any(|(section, _)| section != "location")
+        passing
     }
 
     /// Addresses that a vNIC of this host had, and that none has now, are another host's again.
-    fn ask_for_passing(&mut self) {
-        if self.passing.is_empty() {
+    fn ask_for_passing(&mut self, mut passing: BTreeSet<(Vni, IpAddr)>) {
+        if passing.is_empty() {
             return;
         }
         if let Some(config) = &self.seen {
@@ -410,11 +410,11 @@ impl Follower {
             for vnic in &config.vnics {
                 let Some(&vni) = vnis.get(&vnic.vpc) else { continue };
                 for &vip in &vnic.vips {
-                    self.passing.remove(&(vni, vip));
+                    passing.remove(&(vni, vip));
                 }
             }
         }
-        std::mem::take(&mut self.passing).into_iter().for_each(|(vni, vip)| self.book.ask(vni, vip));
+        passing.into_iter().for_each(|(vni, vip)| self.book.ask(vni, vip));
     }
 
     /// Has etcd have what this host says.
@@ -434,6 +434,12 @@ impl Follower {
         self.shared.lock().published = self.mine.published();
         Ok(result?)
     }
+}
+
+/// True for a change that may concern what is published or followed: of something else than locations.
+fn concerns_config(change: &Changed) -> bool {
+    let set = change.change.set().any(|(section, ..)| section != "location");
+    set || change.change.gone().any(|(section, _)| section != "location")
 }
 
 #[cfg(test)]

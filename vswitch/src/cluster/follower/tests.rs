@@ -425,14 +425,15 @@ async fn etcd_what_the_config_had_for_a_moment_is_told_again() {
     follower.asker.ask("a change", come_and_go).await.unwrap().unwrap();
     assert_eq!(groups_of_station(&follower).await, None);
     for round in 0..2 {
-        let mut concern = 0;
+        let (mut concern, mut passing) = (0, BTreeSet::new());
         while let Ok(change) = changes.try_recv() {
-            concern += usize::from(follower.take_up(&change));
+            passing.extend(follower.take_up(&change));
+            concern += usize::from(concerns_config(&change));
         }
         assert_eq!(concern, 2, "round {round}");
         let look = |controller: &mut Controller| controller.switch.shared_config();
         follower.seen = Some(follower.asker.ask("a look", look).await.unwrap());
-        follower.ask_for_passing();
+        follower.ask_for_passing(passing);
         follower.tell(Instant::now()).await.unwrap();
         assert_eq!(groups_of_station(&follower).await, Some(vec!["web".to_owned()]), "round {round}");
         // A group goes with whoever is in it, and is made again.
