@@ -38,7 +38,8 @@ pub(super) fn is_local_socket(file: BorrowedFd<'_>) -> bool {
     ret == 0 && family == libc::AF_UNIX
 }
 
-fn status(file: BorrowedFd<'_>) -> Option<libc::stat> {
+/// What the kernel says of a file.
+pub(super) fn status(file: BorrowedFd<'_>) -> Option<libc::stat> {
     // SAFETY: integers, for which zero is a value.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: an open descriptor and a place of the right size.

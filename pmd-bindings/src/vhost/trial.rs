@@ -1,7 +1,8 @@
 //! Maps a peer's memory on trial, as librte_vhost will (`vhost_user_mmap_region` of lib/vhost/vhost_user.c).
 
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::files;
 
 /// Whether the library will be able to map so many bytes of a file. The peer, which has the file too, may shrink it after that
 /// (`guard.rs`); but it cannot forbid to write to it any more.
@@ -9,14 +10,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// # Errors
 /// Why not.
 pub(super) fn map(file: BorrowedFd<'_>, length: u64) -> Result<(), &'static str> {
+    let status = files::status(file).ok_or("a file of memory cannot be asked what it is")?;
     let file = file.as_raw_fd();
-    let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: an open descriptor and a place of the right size.
-    if unsafe { libc::fstat(file, status.as_mut_ptr()) } != 0 {
-        return Err("a file of memory cannot be asked what it is");
-    }
-    // SAFETY: the kernel has written it.
-    let status = unsafe { status.assume_init() };
     let kind = status.st_mode & libc::S_IFMT;
     // Memory of a device (device DAX) has no size.
     if kind != libc::S_IFREG && kind != libc::S_IFCHR {
