@@ -107,27 +107,6 @@ impl Switch {
         Ok(())
     }
 
-    /// Has the workers do with packets what the config says, where one did not take that yet.
-    pub(super) fn tend_mode(&mut self) {
-        let mode = start::mode(self.config.forward.mode);
-        if (mode != self.mode || self.is_mode_doubtful)
-            && !self.pool.has_silent()
-            && let Err(error) = self.set_mode(mode)
-        {
-            tracing::warn!(%error, "a worker does not know the forwarding mode yet");
-        }
-    }
-
-    /// Has the workers receive packets, or not, where one did not take that yet.
-    pub(super) fn tend_forwarding(&mut self) {
-        if let Some(on) = self.wants_forwarding
-            && !self.pool.has_silent()
-            && let Err(error) = self.set_forwarding(on)
-        {
-            tracing::warn!(%error, on, "a worker does not know yet whether to receive packets");
-        }
-    }
-
     /// Whether the pool is too small for the ports of a change and those that stay, where it was not before.
     ///
     /// # Errors

@@ -22,6 +22,7 @@ mod concerned;
 mod edit;
 mod error;
 pub mod following;
+mod forwarding;
 mod handover;
 mod kept;
 mod moving;
@@ -52,10 +53,10 @@ use events::EventLog;
 pub use plug::{Missing, PortChanges};
 use ports::PortTable;
 use worker::watchdog::Watchdog;
-use worker::{Mode, Pool, WorkerCommand, WorkerSpec};
+use worker::{Mode, Pool, WorkerSpec};
 
 use crate::config::objects::{ObjectId, ids, location_id};
-use crate::config::{Config, ForwardMode, Idle, Source, buffers};
+use crate::config::{Config, Idle, Source, buffers};
 use crate::rdma;
 use crate::state::journal::Saver;
 use crate::state::later::Later;
@@ -384,53 +385,6 @@ impl Switch {
     /// Sets the zero point of displayed counters.
     pub fn set_baseline(&mut self, baseline: crate::view::Baseline) {
         self.baseline = baseline;
-    }
-
-    /// Receives packets, or stops to.
-    ///
-    /// # Errors
-    /// [`SwitchError::Worker`]; what was asked for last holds when the worker answers again.
-    pub fn set_forwarding(&mut self, on: bool) -> Result<(), SwitchError> {
-        self.wants_forwarding = Some(on);
-        self.have_forwarded(|| WorkerCommand::Forward(on), on && self.mode == Mode::Overlay)?;
-        self.forwarding = on;
-        self.wants_forwarding = None;
-        Ok(())
-    }
-
-    /// Tells the workers what to forward, and the device whether it may, too; where a worker does not hear it, hardware stops.
-    fn have_forwarded(
-        &mut self,
-        command: impl Fn() -> WorkerCommand,
-        in_hardware: bool,
-    ) -> Result<(), SwitchError> {
-        let told = self.pool.post_all(command).and_then(|()| self.pool.barrier());
-        let on = in_hardware && told.is_ok();
-        let followed = self.offload.set_forwarding(&self.pool, self.topology.snapshot(), on);
-        Ok(told.and(followed)?)
-    }
-
-    /// Changes the forwarding mode.
-    ///
-    /// # Errors
-    /// [`SwitchError::Worker`]; then the mode of before is in force on all workers that answer, and on the others when they do.
-    pub fn set_mode(&mut self, mode: Mode) -> Result<(), SwitchError> {
-        let told =
-            self.have_forwarded(|| WorkerCommand::Mode(mode), self.forwarding && mode == Mode::Overlay);
-        self.is_mode_doubtful = told.is_err();
-        if told.is_err() {
-            // Some have it already, and others take it when they answer; this comes behind it.
-            let before = self.mode;
-            let _ = self.pool.post_all(|| WorkerCommand::Mode(before));
-            return told;
-        }
-        self.mode = mode;
-        Arc::make_mut(&mut self.config).forward.mode = match mode {
-            Mode::Overlay => ForwardMode::Overlay,
-            Mode::Io => ForwardMode::Io,
-            Mode::Mac => ForwardMode::Mac,
-        };
-        Ok(())
     }
 
     /// Where changes made through the console are saved, if anywhere, and the lock on that. No other process writes there any more.
