@@ -71,6 +71,9 @@ pub enum Case {
     RemoteOvs,
     /// Containers of two hosts, the switch with ports and uplink of kind `veth`.
     RemoteVeth,
+    /// Containers of two hosts, the switch with ports of kind `veth` and a tap as its uplink, which a bridge joins with what leads to
+    /// the other host: super-frames go whole inside the tunnel (Linux 6.17).
+    RemoteTap,
     /// Containers of two hosts without offloads, the switch with ports and uplink of kind `af-packet`.
     RemoteAfPacket,
 }
@@ -82,15 +85,18 @@ impl Case {
     }
 
     const fn is_remote(self) -> bool {
-        matches!(self, Self::RemoteKernel | Self::RemoteOvs | Self::RemoteVeth | Self::RemoteAfPacket)
+        !matches!(self, Self::LocalKernel | Self::LocalOvs | Self::LocalVeth | Self::LocalAfPacket)
     }
 
     const fn forwarder(self) -> Forwarder {
         match self {
             Self::LocalKernel | Self::RemoteKernel => Forwarder::Kernel,
             Self::LocalOvs | Self::RemoteOvs => Forwarder::Ovs,
-            Self::LocalVeth | Self::RemoteVeth => Forwarder::Switch("veth"),
-            Self::LocalAfPacket | Self::RemoteAfPacket => Forwarder::Switch("af-packet"),
+            Self::LocalVeth | Self::RemoteVeth => Forwarder::Switch { ports: "veth", uplink: "veth" },
+            Self::RemoteTap => Forwarder::Switch { ports: "veth", uplink: "tap" },
+            Self::LocalAfPacket | Self::RemoteAfPacket => {
+                Forwarder::Switch { ports: "af-packet", uplink: "af-packet" }
+            }
         }
     }
 
@@ -111,8 +117,11 @@ enum Forwarder {
     /// The kernel alone.
     Kernel,
     Ovs,
-    /// Ours, with ports of this kind.
-    Switch(&'static str),
+    /// Ours, with ports of one kind, and an uplink of one.
+    Switch {
+        ports: &'static str,
+        uplink: &'static str,
+    },
 }
 
 /// A case, and the build of the daemon where one takes part.
@@ -182,7 +191,7 @@ impl HostsOptions {
         Ok(cases
             .flat_map(|case| match case.forwarder() {
                 Forwarder::Kernel | Forwarder::Ovs => vec![Contender { case, build: None }],
-                Forwarder::Switch(_) => {
+                Forwarder::Switch { .. } => {
                     builds.iter().map(|build| Contender { case, build: Some(build.clone()) }).collect()
                 }
             })
@@ -249,7 +258,7 @@ mod tests {
 
     #[test]
     fn every_build_takes_every_case_and_the_kernel_takes_its_own_once() {
-        assert_eq!(names(Vec::new(), None).len(), 4 + 2 * 4);
+        assert_eq!(names(Vec::new(), None).len(), 4 + 2 * 5);
         assert_eq!(
             names(vec![Case::RemoteVeth, Case::RemoteKernel], Some("z".into())),
             ["remote-kernel", "remote-veth", "remote-veth 2", "remote-veth before"]

@@ -22,6 +22,8 @@ const UNDERLAY_MTU: u16 = 1600;
 /// The hosts' ends of the containers' veths, by container.
 pub const PORTS: [&str; 2] = ["va", "vb"];
 pub const UPLINK: &str = "up0";
+/// An uplink that is a tap, where a bridge joins it with [`UPLINK`].
+const TAP: &str = "ut0";
 /// Of a switch, in MiB.
 pub const MEMORY: u64 = 384;
 /// How long the containers may take to reach each other.
@@ -71,8 +73,8 @@ impl Network {
             let folder = folder.join(format!("host{number}"));
             std::fs::create_dir(&folder).map_err(Error::io(format!("create {}", folder.display())))?;
             match (case.forwarder(), vswitch) {
-                (Forwarder::Switch(kind), Some(vswitch)) => {
-                    daemons.push(switch(&place, kind, vswitch, &folder)?);
+                (Forwarder::Switch { ports, uplink }, Some(vswitch)) => {
+                    daemons.push(switch(&place, [ports, uplink], vswitch, &folder)?);
                 }
                 (Forwarder::Ovs, _) => switches.push(ovs::start(&place, place.cores()?, &folder)?),
                 _ => bridge(&place)?,
@@ -177,8 +179,20 @@ fn bridge(place: &Place<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Our switch. Its worker sleeps when it has nothing to do: the containers need the cores, too.
-fn switch(place: &Place<'_>, kind: &str, vswitch: &Path, folder: &Path) -> Result<Daemon> {
+/// A tap for the switch's uplink, and a bridge that joins it with what leads to the other host. The kernel's ends keep addresses of their
+/// own: a bridge keeps what is for its interfaces.
+fn tap_behind_bridge(host: &Netns) -> Result<()> {
+    host.ip(&format!("link add br0 mtu {UNDERLAY_MTU} type bridge"))?;
+    host.ip("link set br0 up")?;
+    host.ip(&format!("tuntap add {TAP} mode tap multi_queue"))?;
+    host.ip(&format!("link set {TAP} mtu {UNDERLAY_MTU} master br0 up"))?;
+    host.ip(&format!("link set {UPLINK} address 02:00:00:00:fe:01"))?;
+    host.ip(&format!("link set {UPLINK} master br0"))
+}
+
+/// Our switch, with ports of one kind and an uplink of one. Its worker sleeps when it has nothing to do: the containers need the cores,
+/// too.
+fn switch(place: &Place<'_>, kinds: [&str; 2], vswitch: &Path, folder: &Path) -> Result<Daemon> {
     let &Place { host, number, ref local, far } = place;
     let cores = place.cores()?;
     let prefix = scratch::file_prefix(usize::from(number));
@@ -188,6 +202,7 @@ fn switch(place: &Place<'_>, kind: &str, vswitch: &Path, folder: &Path) -> Resul
     let memory = format!("{MEMORY}MiB");
     config.set(&json!({ "eal": { "memory": memory, "mbufs": 65_536 }, "workers": { "idle": "sleep" } }));
     config.vpc("tenant", VNI, &json!({}));
+    let [kind, uplink_kind] = kinds;
     let port = |interface: &str| json!({ "kind": kind, "iface": interface });
     for &container in local {
         let (name, (mac, ip)) = (PORTS[usize::from(container - 1)], station(container));
@@ -195,7 +210,12 @@ fn switch(place: &Place<'_>, kind: &str, vswitch: &Path, folder: &Path) -> Resul
         config.vnic(name, mac, &[ip], &settings);
     }
     if let Some(far) = far {
-        let port = json!({ "port": port(UPLINK) });
+        let interface = if uplink_kind == "tap" { TAP } else { UPLINK };
+        if uplink_kind == "tap" {
+            tap_behind_bridge(host)?;
+        }
+        let port = json!({ "kind": uplink_kind, "iface": interface });
+        let port = json!({ "port": port, "mac": vtep(number).0 });
         config.uplink("up", vtep(number), &[vtep(far)], UNDERLAY_MTU, &port);
         config.location(VNI, station(far), vtep(far).1);
     }

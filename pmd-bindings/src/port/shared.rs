@@ -96,8 +96,10 @@ impl Running {
         Self::without_ethdev(claim, pool, false, Backend::Sockets(sockets))
     }
 
-    pub(super) fn on_tap(claim: Claim, pool: Mempool, tap: TapPort) -> Self {
-        Self::without_ethdev(claim, pool, false, Backend::Tap(tap))
+    pub(super) fn on_tap(claim: Claim, pool: Mempool, tap: TapPort, tunnel_tso: Option<TunnelTso>) -> Self {
+        let mut running = Self::without_ethdev(claim, pool, false, Backend::Tap(tap));
+        running.tunnel_tso = tunnel_tso;
+        running
     }
 
     /// What comes of a guest is looked at.

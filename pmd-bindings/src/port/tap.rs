@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use wire::MacAddr;
+use wire::{MacAddr, TunnelTso};
 
 use super::attach::{Claim, Kind};
 use super::config::Started;
@@ -14,7 +14,7 @@ use crate::error::PortError;
 use crate::mempool::Mempool;
 use crate::namespace::Namespace;
 use crate::queue::{RxQueue, TxQueue};
-use crate::tap::{Receiver, Tap};
+use crate::tap::{Queue, Receiver, Tap};
 use crate::vnet::Sender;
 use crate::{interface, process};
 
@@ -35,7 +35,8 @@ pub struct TapConfig {
     pub mac: Option<MacAddr>,
     /// The interface stays when the port goes, once that was started.
     pub persist: bool,
-    /// The kernel leaves checksums and segmentation to the port; else frames come as they are on a wire.
+    /// The kernel leaves checksums and segmentation to the port; else frames come as they are on a wire. Where
+    /// [`PortConfig::tunnel_tso`] is asked for, that goes for TCP inside VxLAN, too, both ways (Linux 6.17).
     pub offloads: bool,
 }
 
@@ -99,6 +100,19 @@ impl TapPort {
         self.tap.stats()
     }
 
+    /// Agrees with the kernel on headers: how long they are, and whether super-frames go inside tunnels, if that is wanted.
+    fn agree(&self, port: &str, tunnels: bool) -> Result<(usize, Option<TunnelTso>), PortError> {
+        if tunnels
+            && self.tap.offloads
+            && let Ok(bytes) = self.tap.agree(true)
+        {
+            let max_segments = Sender::<Queue>::MAX_SEGMENTS;
+            return Ok((bytes, Some(TunnelTso { outer_udp_checksum: true, max_segments })));
+        }
+        let agreed = self.tap.agree(false).map(|bytes| (bytes, None));
+        agreed.map_err(|error| refused(port, "agree on offloads with the kernel", &error))
+    }
+
     /// Does what a port that starts wants of its interface.
     fn prepare(&self, port: &str, mtu: Option<u16>) -> Result<(), PortError> {
         if let Some(mtu) = mtu {
@@ -141,15 +155,19 @@ impl Port {
     ) -> Result<Started, (Self, PortError)> {
         let queues = tap.tap.queues.len() as u16;
         let name = &self.claim.name;
-        if let Err(error) = config.exactly(name, queues).and_then(|()| tap.prepare(name, config.mtu)) {
-            return Err((self, error));
-        }
+        let agreed = config.exactly(name, queues).and_then(|()| tap.agree(name, config.tunnel_tso));
+        let ready = agreed.and_then(|agreed| tap.prepare(name, config.mtu).map(|()| agreed));
+        let (header_bytes, tunnel_tso) = match ready {
+            Ok(agreed) => agreed,
+            Err(error) => return Err((self, error)),
+        };
         let (id, pairs) = (self.claim.id, tap.tap.queues.clone());
-        let running = Arc::new(Running::on_tap(self.claim, pool.clone(), tap));
+        let running = Arc::new(Running::on_tap(self.claim, pool.clone(), tap, tunnel_tso));
         let (mut rx, mut tx) = (Vec::new(), Vec::new());
         for (number, queue) in (0..).zip(pairs) {
-            rx.push(RxQueue::on_tap(&running, number, Receiver::new(queue.clone(), id, pool.clone())));
-            tx.push(TxQueue::on_tap(&running, number, Sender::new(queue)));
+            let receiver = Receiver::new(queue.clone(), id, pool.clone(), header_bytes);
+            rx.push(RxQueue::on_tap(&running, number, receiver));
+            tx.push(TxQueue::on_tap(&running, number, Sender::new(queue, header_bytes)));
         }
         Ok((StartedPort::new(running, queues, queues), rx, tx))
     }

@@ -27,7 +27,7 @@ use ring::{Memory, Ring};
 use crate::counters::Counters;
 use crate::mempool::Mempool;
 use crate::port::{PortId, PortStats};
-use crate::vnet::{Outlet, Sender};
+use crate::vnet::{Outlet, Sender, VNET_BYTES};
 
 /// Bytes that may wait in a socket's queue (super-frames on their way in) and on their way out.
 const SOCKET_BYTES: libc::c_int = 8 << 20;
@@ -114,7 +114,10 @@ pub(crate) fn open(setup: Setup<'_>) -> io::Result<(Vec<Arc<Socket>>, Vec<Pair>)
     let (mut sockets, mut pairs) = (Vec::new(), Vec::new());
     for (socket, ring) in opened {
         let socket = Arc::new(socket);
-        pairs.push((Receiver::new(socket.clone(), ring, setup.pool.clone()), Sender::new(socket.clone())));
+        pairs.push((
+            Receiver::new(socket.clone(), ring, setup.pool.clone()),
+            Sender::new(socket.clone(), VNET_BYTES),
+        ));
         sockets.push(socket);
     }
     Ok((sockets, pairs))

@@ -24,11 +24,13 @@ use crate::interface;
 use crate::namespace::in_namespace;
 use crate::port::{PortStats, TapConfig};
 use crate::process::Request;
-use crate::vnet::{Outlet, VNET_BYTES};
+use crate::vnet::{Outlet, VNET_BYTES, VNET_TUNNEL_BYTES};
 
 /// What the kernel may leave to us: checksums and TCP segments, also of a connection with ECN. Not datagrams (`TUN_F_USO4`): those it
 /// cuts itself.
 const OFFLOADS: libc::c_uint = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+/// TCP segments inside a tunnel of UDP, without an outer UDP checksum and with one (`TUN_F_UDP_TUNNEL_GSO` and `_GSO_CSUM`, Linux 6.17).
+const TUNNEL_OFFLOADS: libc::c_uint = 0x80 | 0x100;
 
 /// One queue of a tap: a descriptor, for a receiving and a sending half.
 #[derive(Debug)]
@@ -41,6 +43,8 @@ pub(crate) struct Queue {
 #[derive(Debug)]
 pub(crate) struct Tap {
     pub queues: Vec<Arc<Queue>>,
+    /// Checksums and segmentation are left to us.
+    pub offloads: bool,
 }
 
 /// A descriptor of a tap of this name, which may be one of several.
@@ -80,15 +84,18 @@ unsafe fn control(fd: i32, operation: libc::Ioctl, argument: libc::c_ulong) -> i
 }
 
 impl Queue {
-    fn open(iface: &str, offloads: bool) -> io::Result<Self> {
-        let queue = Self { fd: attach(iface, libc::IFF_VNET_HDR)?, counters: Counters::default() };
-        // Whoever had a persistent one before may have had longer headers.
-        let mut length = VNET_BYTES as libc::c_int;
+    fn open(iface: &str) -> io::Result<Self> {
+        Ok(Self { fd: attach(iface, libc::IFF_VNET_HDR)?, counters: Counters::default() })
+    }
+
+    /// Says how long headers are, and what may be left to us.
+    fn agree(&self, header_bytes: usize, offloads: libc::c_uint) -> io::Result<()> {
+        // No more than `VNET_TUNNEL_BYTES`.
+        let mut length = header_bytes as libc::c_int;
         // SAFETY: reads a number.
-        unsafe { queue.control(libc::TUNSETVNETHDRSZ, (&raw mut length) as libc::c_ulong) }?;
+        unsafe { self.control(libc::TUNSETVNETHDRSZ, (&raw mut length) as libc::c_ulong) }?;
         // SAFETY: the argument is a number.
-        unsafe { queue.control(libc::TUNSETOFFLOAD, if offloads { OFFLOADS.into() } else { 0 }) }?;
-        Ok(queue)
+        unsafe { self.control(libc::TUNSETOFFLOAD, offloads.into()) }.map(drop)
     }
 
     /// # Safety
@@ -132,13 +139,27 @@ impl Tap {
     /// # Errors
     /// The kernel's refusal: as [`attach`], or `E2BIG` for too many queues.
     pub fn open(config: &TapConfig) -> io::Result<Self> {
-        let queues =
-            (0..config.queues.max(1)).map(|_| Queue::open(&config.iface, config.offloads).map(Arc::new));
-        let tap = Self { queues: queues.collect::<io::Result<_>>()? };
+        let queues = (0..config.queues.max(1)).map(|_| Queue::open(&config.iface).map(Arc::new));
+        let tap = Self { queues: queues.collect::<io::Result<_>>()?, offloads: config.offloads };
+        // Whoever had a persistent one before may have had longer headers.
+        tap.agree(false)?;
         if let Some(mac) = config.mac {
             tap.set_mac(mac)?;
         }
         Ok(tap)
+    }
+
+    /// Says to the kernel what it may leave to us, super-frames inside tunnels among it or not, before anything is read or written; how
+    /// long headers are from now on.
+    ///
+    /// # Errors
+    /// `EINVAL` of a kernel that knows nothing of tunnels, if they were asked for: as little as before is agreed on then.
+    pub fn agree(&self, tunnels: bool) -> io::Result<usize> {
+        let (bytes, tunnels) = if tunnels { (VNET_TUNNEL_BYTES, TUNNEL_OFFLOADS) } else { (VNET_BYTES, 0) };
+        let offloads = if self.offloads { OFFLOADS | tunnels } else { 0 };
+        // What one queue says goes for all: it is the interface's.
+        self.first()?.agree(bytes, offloads)?;
+        Ok(bytes)
     }
 
     /// Any one of its queues: in most ways they are the same.

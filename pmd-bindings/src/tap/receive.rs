@@ -13,7 +13,7 @@ use crate::mbuf::Mbuf;
 use crate::mempool::Mempool;
 use crate::port::PortId;
 use crate::vnet::buffers::{Buffers, MAX_SEGMENTS, Place};
-use crate::vnet::{LONGEST, RECEIVED_AT_ONCE, VNET_BYTES, VnetHeader};
+use crate::vnet::{LONGEST, RECEIVED_AT_ONCE, VNET_BYTES, VNET_TUNNEL_BYTES, VnetHeader};
 
 /// Frames of one buffer in a row after which no more buffers than one are held for the next.
 const SHORT: u32 = 256;
@@ -48,12 +48,15 @@ pub(crate) struct Receiver {
     empty: u32,
     /// A frame may wait for a buffer, and that was counted.
     waits: bool,
+    /// Bytes of the header in front of each frame.
+    header_bytes: usize,
 }
 
 impl Receiver {
-    pub fn new(queue: Arc<Queue>, port: PortId, pool: Mempool) -> Self {
+    /// `header_bytes` is what the tap was told of the header in front of a frame.
+    pub fn new(queue: Arc<Queue>, port: PortId, pool: Mempool, header_bytes: usize) -> Self {
         let buffers = Buffers::new(pool);
-        Self { queue, port, buffers, wanted: 1, short: 0, empty: 0, waits: false }
+        Self { queue, port, buffers, wanted: 1, short: 0, empty: 0, waits: false, header_bytes }
     }
 
     /// Readable when a frame waits.
@@ -125,9 +128,9 @@ impl Receiver {
     /// Reads the next frame into the buffers, and what they have no room for into `rest`.
     #[inline]
     fn read<'a>(&self, rest: &'a mut MaybeUninit<Rest>) -> io::Result<Frame<'a>> {
-        let mut header = [0u8; VNET_BYTES];
+        let mut header = [0u8; VNET_TUNNEL_BYTES];
         let mut places = [const { Place::uninit() }; MAX_SEGMENTS + 2];
-        places[0].write(libc::iovec { iov_base: header.as_mut_ptr().cast(), iov_len: VNET_BYTES });
+        places[0].write(libc::iovec { iov_base: header.as_mut_ptr().cast(), iov_len: self.header_bytes });
         let (used, room) = self.buffers.write_places(&mut places[1..=MAX_SEGMENTS]);
         let last = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: size_of::<Rest>() };
         places[used + 1].write(last);
@@ -135,11 +138,15 @@ impl Receiver {
         // SAFETY: an open tap; each place is memory that is ours, with its size: the header, the tailrooms of fresh buffers, and `rest`.
         let got = unsafe { libc::readv(fd, places.as_ptr().cast(), used as libc::c_int + 2) };
         let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
-        let len = got.saturating_sub(VNET_BYTES);
+        let len = got.saturating_sub(self.header_bytes);
         let behind = len.saturating_sub(room);
         // SAFETY: the kernel wrote so many bytes there, after it had filled the buffers.
         let rest = unsafe { std::slice::from_raw_parts(rest.as_ptr().cast(), behind) };
-        Ok(Frame { len, vnet: VnetHeader::read(header), rest })
+        // What only longer headers have says where the headers of a tunnel are, which the frame says as well.
+        let vnet = header
+            .first_chunk::<VNET_BYTES>()
+            .map_or_else(VnetHeader::default, |first| VnetHeader::read(*first));
+        Ok(Frame { len, vnet, rest })
     }
 
     /// Makes a packet of a frame; `None` for one that is lost, and counted.

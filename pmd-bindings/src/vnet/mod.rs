@@ -5,6 +5,7 @@
 pub(crate) mod buffers;
 pub(crate) mod coalesce;
 mod send;
+mod tunnel;
 
 pub(crate) use send::{Outlet, Sender};
 use wire::{PacketBuf, checksum, sctp};
@@ -19,6 +20,11 @@ const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
+/// Super-frames inside a tunnel of UDP (VIRTIO 1.4 section 5.1.6, `VIRTIO_NET_F_HOST_UDP_TUNNEL_GSO`; Linux 6.17): the version of IP
+/// outside, and whether the outer UDP checksum is to be completed, too.
+const GSO_UDP_TUNNEL_IPV4: u8 = 0x20;
+const GSO_UDP_TUNNEL_IPV6: u8 = 0x40;
+const UDP_TUNNEL_CSUM: u8 = 8;
 
 /// Offset of the checksum within the TCP header (RFC 9293 section 3.1), and within the UDP header (RFC 768).
 const TCP_CHECKSUM: u16 = 16;
@@ -45,6 +51,12 @@ pub(crate) struct VnetHeader {
     gso_size: u16,
     checksum_start: u16,
     checksum_offset: u16,
+    /// From here on it goes with frames only where both sides know of tunnels (`struct virtio_net_hdr_v1_hash_tunnel`): the number of
+    /// buffers, a hash and what kind of hash, none of which is said.
+    unsaid: [u16; 5],
+    /// Of a super-frame in a tunnel: where its outer UDP header begins, and its inner IP header.
+    outer_transport: u16,
+    inner_network: u16,
 }
 
 /// The longest frame that is an IP packet: 65,535 bytes, an Ethernet header and two tags.
@@ -53,8 +65,10 @@ pub(crate) const LONGEST: usize = 65_535 + 22;
 /// Bytes of frames after which a burst from the kernel ends: super-frames of one container do not hold up the ports of others.
 pub(crate) const RECEIVED_AT_ONCE: usize = 128 << 10;
 
-/// Bytes of the header in memory.
-pub(crate) const VNET_BYTES: usize = size_of::<VnetHeader>();
+/// Bytes of the header as packet sockets have it, and taps that are told nothing of tunnels.
+pub(crate) const VNET_BYTES: usize = 10;
+/// Bytes of the header where both sides know of tunnels.
+pub(crate) const VNET_TUNNEL_BYTES: usize = size_of::<VnetHeader>();
 
 impl VnetHeader {
     /// Reads a header.
@@ -67,6 +81,7 @@ impl VnetHeader {
             gso_size: word(4),
             checksum_start: word(6),
             checksum_offset: word(8),
+            ..Self::default()
         }
     }
 
@@ -124,6 +139,7 @@ impl VnetHeader {
             gso_size,
             checksum_start: l4,
             checksum_offset: if is_tcp { TCP_CHECKSUM } else { UDP_CHECKSUM },
+            ..Self::default()
         }
     }
 
@@ -149,6 +165,9 @@ impl VnetHeader {
         if bits & (flags::TX_L4_MASK | flags::TX_TCP_SEG) == 0 {
             return Self::default();
         }
+        if bits & flags::TX_TUNNEL_VXLAN != 0 {
+            return tunnel::header(head);
+        }
         let lengths = head.tx_offload();
         let l2 = (lengths & flags::L2_LEN_MASK) as u16;
         let l3 = (lengths >> flags::L3_LEN_SHIFT & flags::L3_LEN_MASK) as u16;
@@ -161,15 +180,21 @@ impl VnetHeader {
             ..Self::default()
         };
         if bits & flags::TX_TCP_SEG != 0 {
-            // SAFETY: the segment belongs to the packet that the caller has, and nobody writes it now.
-            let bytes = unsafe { head.bytes() };
-            let has_cwr = bytes.get(usize::from(start) + TCP_FLAGS).is_some_and(|flags| flags & CWR != 0);
-            header.gso_type = if bits & flags::TX_IPV6 != 0 { GSO_TCPV6 } else { GSO_TCPV4 };
-            header.gso_type |= if has_cwr { GSO_ECN } else { 0 };
-            header.gso_size = (lengths >> flags::TSO_SEGSZ_SHIFT) as u16;
-            header.header_len = start + (lengths >> flags::L4_LEN_SHIFT & flags::L4_LEN_MASK) as u16;
+            header.cut_tcp(head, start);
         }
         header
+    }
+
+    /// Has a packet cut into TCP segments, as it asks; its TCP header begins at `start`.
+    fn cut_tcp(&mut self, head: Segment, start: u16) {
+        let lengths = head.tx_offload();
+        // SAFETY: the segment belongs to the packet that the caller has, and nobody writes it now.
+        let bytes = unsafe { head.bytes() };
+        let has_cwr = bytes.get(usize::from(start) + TCP_FLAGS).is_some_and(|flags| flags & CWR != 0);
+        self.gso_type = if head.flags() & flags::TX_IPV6 != 0 { GSO_TCPV6 } else { GSO_TCPV4 };
+        self.gso_type |= if has_cwr { GSO_ECN } else { 0 };
+        self.gso_size = (lengths >> flags::TSO_SEGSZ_SHIFT) as u16;
+        self.header_len = start + (lengths >> flags::L4_LEN_SHIFT & flags::L4_LEN_MASK) as u16;
     }
 }
 
@@ -355,6 +380,7 @@ mod tests {
             gso_size: 1448,
             checksum_start: 34,
             checksum_offset: 16,
+            ..VnetHeader::default()
         };
         assert_eq!(header(tso, 0x10), wanted);
         assert_eq!(header(tso, 0x90), VnetHeader { gso_type: 0x81, ..wanted });

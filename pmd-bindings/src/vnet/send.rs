@@ -11,8 +11,9 @@ use std::sync::Arc;
 use dpdk_sys as sys;
 
 use super::coalesce::{HEADERS, Run};
-use super::{VNET_BYTES, VnetHeader};
+use super::{VnetHeader, tunnel};
 use crate::counters::{Counters, Refused};
+use crate::flags;
 use crate::mbuf::{Segment, free_counted};
 
 /// Messages of one call.
@@ -44,6 +45,8 @@ pub(crate) struct Sender<T> {
     refused: Refused,
     /// So many packets go one by one: as a run the kernel did not take them.
     alone: usize,
+    /// Bytes of the header in front of each frame.
+    header_bytes: usize,
 }
 
 /// What a call points to; nothing in it is used after the call.
@@ -67,10 +70,14 @@ impl std::fmt::Debug for Scratch {
 }
 
 impl<T: Outlet> Sender<T> {
-    pub(crate) fn new(outlet: Arc<T>) -> Self {
+    /// Most segments of memory of one packet.
+    pub(crate) const MAX_SEGMENTS: u16 = PIECES as u16 - 1;
+
+    /// `header_bytes` is what the kernel takes for the header in front of a frame.
+    pub(crate) fn new(outlet: Arc<T>, header_bytes: usize) -> Self {
         // SAFETY: integers and pointers, for which zero is a value.
         let scratch = unsafe { Box::<Scratch>::new_zeroed().assume_init() };
-        Self { outlet, scratch, refused: Refused::default(), alone: 0 }
+        Self { outlet, scratch, refused: Refused::default(), alone: 0, header_bytes }
     }
 
     /// What was refused of the packets that are gone, since the last question.
@@ -149,6 +156,10 @@ impl<T: Outlet> Sender<T> {
                 return index;
             }
             let Some(head) = (taken < count).then(|| packet(taken)).flatten() else { return index };
+            if head.flags() & flags::TX_TUNNEL_VXLAN != 0 {
+                // Where that is not possible the kernel refuses it, or whoever receives it.
+                tunnel::complete(head);
+            }
             let run = (taken >= self.alone).then(|| Run::of((taken..count).map_while(packet))).flatten();
             let vnet = run.and_then(|run| run.write(head, &mut frames[index]));
             let run = run.filter(|_| vnet.is_some());
@@ -164,7 +175,7 @@ impl<T: Outlet> Sender<T> {
                     used += 1;
                 }
             };
-            add((&raw mut headers[index]).cast(), VNET_BYTES);
+            add((&raw mut headers[index]).cast(), self.header_bytes);
             if let Some(run) = run {
                 let skipped = run.headers();
                 add(frames[index].as_mut_ptr(), skipped);
