@@ -187,7 +187,8 @@ fn tap_behind_bridge(host: &Netns) -> Result<()> {
     host.ip(&format!("tuntap add {TAP} mode tap multi_queue"))?;
     host.ip(&format!("link set {TAP} mtu {UNDERLAY_MTU} master br0 up"))?;
     host.ip(&format!("link set {UPLINK} address 02:00:00:00:fe:01"))?;
-    host.ip(&format!("link set {UPLINK} master br0"))
+    host.ip(&format!("link set {UPLINK} master br0"))?;
+    Ok(())
 }
 
 /// Our switch, with ports of one kind and an uplink of one. Its worker sleeps when it has nothing to do: the containers need the cores,
@@ -215,7 +216,7 @@ fn switch(place: &Place<'_>, kinds: [&str; 2], vswitch: &Path, folder: &Path) ->
             tap_behind_bridge(host)?;
         }
         let port = json!({ "kind": uplink_kind, "iface": interface });
-        let port = json!({ "port": port, "mac": vtep(number).0 });
+        let port = json!({ "port": port });
         config.uplink("up", vtep(number), &[vtep(far)], UNDERLAY_MTU, &port);
         config.location(VNI, station(far), vtep(far).1);
     }
