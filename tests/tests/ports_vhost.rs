@@ -245,7 +245,8 @@ fn behind(pid: u32, file: &std::fs::File) -> Option<(u64, u64, String)> {
         Some((number(start)?, number(end)?, words[1].to_owned(), words[4].parse::<u64>().ok()?))
     });
     let lines: Vec<_> = lines.collect();
-    let end = lines.iter().find(|(.., of)| *of == inode)?.1;
+    // The library says of parts of it that they are to be in a core dump, and so there are several.
+    let end = lines.iter().filter(|(.., of)| *of == inode).map(|(_, end, ..)| *end).max()?;
     let (start, length, access) = lines
         .iter()
         .find(|(start, ..)| *start == end)
