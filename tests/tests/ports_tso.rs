@@ -41,6 +41,11 @@ fn hosts(underlay: Family, uplink: &str) -> Hosts {
 /// As [`hosts`], with a tap behind the uplink, which a bridge joins with what leads to the other host.
 fn hosts_on_tap(underlay: Family) -> Hosts {
     let lab = Lab::new(underlay);
+    for netns in [&lab.host, &lab.peer] {
+        let on = ["tx", "on", "tso", "on", "gso", "on", "tx-udp_tnl-segmentation", "on"];
+        netns.run(&[&["ethtool", "-K", "up0"][..], &on].concat());
+        netns.run(&["ethtool", "-K", "up0", "tx-udp_tnl-csum-segmentation", "on"]);
+    }
     lab.host.ip("link add br0 mtu 1600 type bridge");
     lab.host.ip("link set br0 up");
     lab.host.ip("link set up0 master br0");
