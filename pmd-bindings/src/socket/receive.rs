@@ -29,6 +29,10 @@ pub(crate) struct Receiver {
     cut: VecDeque<Mbuf>,
 }
 
+/// Bytes by which a frame of the queue is told to be that of the ring: Ethernet, IPv6 and the ports. What is behind them may be memory that
+/// the sender still writes to (sendfile(2)), and then the kernel's two copies of one frame differ.
+const HEADERS: usize = 14 + 40 + 4;
+
 /// What became of the frame in front.
 enum Taken {
     Packet(Mbuf),
@@ -79,7 +83,7 @@ impl Receiver {
                     let may_look = looks < count && looked < RECEIVED_AT_ONCE;
                     let Some(front) = self.ring.front().filter(|_| may_look) else { break };
                     looks += 1;
-                    looked += front.len;
+                    looked += front.vnet.weight(front.len);
                     let taken = take(&self.socket, &mut self.buffers, front, &mut self.cut);
                     let waited = std::mem::replace(&mut self.waits, matches!(taken, Taken::NoBuffer));
                     if self.waits {
@@ -216,7 +220,7 @@ fn read_queued(socket: &Socket, buffers: &mut Buffers, front: Slot<'_>) -> Queue
         return Queued::Mismatch;
     }
     let Some(packet) = buffers.take(front.len, &[]) else { return Queued::Mismatch };
-    let known = front.bytes.len().min(packet.head().len());
+    let known = HEADERS.min(front.bytes.len()).min(packet.head().len());
     if packet.head()[..known] != front.bytes[..known] {
         return Queued::Mismatch;
     }
@@ -267,7 +271,7 @@ fn read_datagrams(
     }
     let is_whole = if front.queued {
         // SAFETY: `plan` has found that the buffers have room.
-        unsafe { scatter(socket, front, plan, cut) }
+        unsafe { scatter(socket, plan, cut) }
     } else {
         let mut rest = &front.bytes[before..];
         for packet in cut.iter_mut() {
@@ -297,7 +301,7 @@ fn read_datagrams(
 ///
 /// # Safety
 /// The data of each packet lies inside its buffer, longer than the headers; there are no more of them than `Datagrams::MOST`.
-unsafe fn scatter(socket: &Socket, front: Slot<'_>, plan: Datagrams<'_>, packets: &VecDeque<Mbuf>) -> bool {
+unsafe fn scatter(socket: &Socket, plan: Datagrams<'_>, packets: &VecDeque<Mbuf>) -> bool {
     let before = plan.headers.len();
     let mut headers = [0u8; VNET_BYTES + Datagrams::HEADERS];
     let mut places = [const { Place::uninit() }; Datagrams::MOST + 1];
@@ -316,10 +320,7 @@ unsafe fn scatter(socket: &Socket, front: Slot<'_>, plan: Datagrams<'_>, packets
     if got != Some(VNET_BYTES + plan.len) || message.msg_flags & libc::MSG_TRUNC != 0 {
         return false;
     }
-    let Some(first) = packets.front().map(PacketBuf::head) else { return false };
-    let known = front.bytes.len().min(first.len());
     headers[VNET_BYTES..VNET_BYTES + before] == *plan.headers
-        && first[before..known] == front.bytes[before..known]
 }
 
 /// Throws away the next frame of the queue; `false` when there is none.
