@@ -5,12 +5,15 @@
 
 mod common;
 
-use std::os::fd::AsRawFd;
+use std::fs::File;
+use std::net::UdpSocket;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{burst, eal, frame, ip, is_frame, pool, receive_within, start, stop, unshare};
-use pmd::{Burst, Eal, Mbuf, Mempool, Port, PortConfig};
+use pmd::{Eal, Mbuf, Mempool, Port, PortConfig};
 use wire::PacketBuf;
 
 /// Longer than any burst takes, on a machine that has other things to do.
@@ -74,102 +77,56 @@ fn hostile_nobody_waits_for_who_holds_back_frames_of_xdp_sockets() {
     sends_by_an_end_that_holds_back(&eal, &pool, "net_af_xdp0", 12_000);
 }
 
-/// A container's ring of one frame, shared with the kernel, which sends by reference to it.
-struct SendRing {
-    socket: std::os::fd::OwnedFd,
-    memory: *mut u8,
-}
-
-const RING: usize = 64 << 10;
-/// Where the kernel takes a frame from, behind its own header (`TPACKET_HDRLEN` less the address).
-const DATA: usize = 32;
-
-impl SendRing {
-    fn new(iface: &str) -> Self {
-        use std::os::fd::FromRawFd;
-        // SAFETY: makes a socket; the result is checked.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) };
-        assert!(fd >= 0);
-        // SAFETY: a fresh descriptor that nobody else owns.
-        let socket = unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) };
-        let set = |option, value: &[u32]| {
-            let size = size_of_val(value) as libc::socklen_t;
-            // SAFETY: an open socket, and a value with its size.
-            let ret = unsafe { libc::setsockopt(fd, libc::SOL_PACKET, option, value.as_ptr().cast(), size) };
-            assert_eq!(ret, 0, "{}", std::io::Error::last_os_error());
-        };
-        set(libc::PACKET_VNET_HDR, &[1]);
-        // Size and number of blocks, then of frames.
-        set(libc::PACKET_TX_RING, &[RING as u32, 1, RING as u32, 1]);
-        // SAFETY: a structure of integers, for which zero is a value.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = (libc::ETH_P_IP as u16).to_be();
-        address.sll_ifindex = pmd::interface::index(iface).unwrap().cast_signed();
-        let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        // SAFETY: an open socket, and an address with its size.
-        let ret = unsafe { libc::bind(fd, (&raw const address).cast(), size) };
-        assert_eq!(ret, 0);
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the ring of the socket, wherever it fits.
-        let memory = unsafe { libc::mmap(std::ptr::null_mut(), RING, access, libc::MAP_SHARED, fd, 0) };
-        assert_ne!(memory, libc::MAP_FAILED);
-        Self { socket, memory: memory.cast() }
-    }
-
-    /// Sends a frame with its header, and changes a byte of it when that was done.
-    fn send_and_change(&self, header: &[u8; 10], frame: &[u8], at: usize) {
-        let place = self.memory.wrapping_add(DATA);
-        let length = header.len() + frame.len();
-        assert!(DATA + length <= RING);
-        // SAFETY: inside the ring, which the kernel does not write to.
-        unsafe {
-            std::ptr::copy_nonoverlapping(header.as_ptr(), place, header.len());
-            std::ptr::copy_nonoverlapping(frame.as_ptr(), place.add(header.len()), frame.len());
-            // `struct tpacket_hdr`: status, then length.
-            self.memory.add(8).cast::<u32>().write_volatile(length as u32);
-            self.memory.cast::<u64>().write_volatile(u64::from(libc::TP_STATUS_SEND_REQUEST));
-        }
-        // SAFETY: an open socket; what is sent is in the ring.
-        let sent = unsafe { libc::send(self.socket.as_raw_fd(), std::ptr::null(), 0, 0) };
-        assert!(sent > 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: inside the ring.
-        unsafe { place.add(header.len() + at).write_volatile(!frame[at]) };
-    }
-}
-
 #[test]
 fn hostile_what_is_changed_after_it_was_sent_loses_nothing_else() {
+    /// Bytes of each datagram.
+    const SIZE: usize = 1_000;
+    /// Bytes of headers in front of them.
+    const HEADERS: usize = 42;
     unshare();
     cable();
+    ip("addr add 10.0.0.1/24 dev vb");
+    ip("neigh add 10.0.0.2 lladdr 02:00:00:00:00:02 dev vb");
     let eal = eal();
     let pool = pool(&eal, 4095);
     let port = Port::on_interface(&eal, "veth0", "va").unwrap();
-    let (port, mut rx, mut tx) = start(port, &PortConfig::default(), &pool);
+    let (port, mut rx, tx) = start(port, &PortConfig::default(), &pool);
     let (other, other_rx, mut other_tx) =
         start(Port::on_interface(&eal, "veth1", "vb").unwrap(), &PortConfig::default(), &pool);
-    let ring = SendRing::new("vb");
-    // A super-frame of TCP that no slot of a ring has room for, and whose memory is the sender's.
-    let mut long = vec![2u8; 14 + 30_000];
-    long[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
-    long[16..18].copy_from_slice(&30_000u16.to_be_bytes());
-    long[20..24].copy_from_slice(&[0x40, 0, 64, 6]);
-    long[46..48].copy_from_slice(&[0x50, 0x10]);
-    let mut header = [1u8, 1, 54, 0, 0, 0, 34, 0, 16, 0];
-    header[4..6].copy_from_slice(&1_000u16.to_ne_bytes());
-    for at in [60, 1_000, 1_800, 20_000] {
-        ring.send_and_change(&header, &long, at);
+    // A file in memory, whose pages go into packets by reference.
+    // SAFETY: makes a descriptor; the result is checked.
+    let file = unsafe { libc::memfd_create(c"sent".as_ptr(), 0) };
+    assert!(file >= 0);
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let file = unsafe { File::from_raw_fd(file) };
+    let socket = UdpSocket::bind("10.0.0.1:1000").unwrap();
+    socket.connect("10.0.0.2:1000").unwrap();
+    let size = SIZE as libc::c_int;
+    // SAFETY: an open socket, and a value with its size.
+    let ret = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, (&raw const size).cast(), 4)
+    };
+    assert_eq!(ret, 0);
+    for at in [10, 500, 1_700, 20_000] {
+        file.write_all_at(&[2; 30 * SIZE], 0).unwrap();
+        let mut from = 0;
+        // SAFETY: open descriptors, and a place.
+        let sent = unsafe { libc::sendfile(socket.as_raw_fd(), file.as_raw_fd(), &raw mut from, 30 * SIZE) };
+        assert_eq!(sent, 30 * SIZE as isize, "{}", std::io::Error::last_os_error());
+        file.write_all_at(&[253], at).unwrap();
         let mut behind = burst(&pool, 0..8);
         assert_eq!(other_tx[0].send(&mut behind), 8);
-        let received = receive_within(&mut rx, 9, |packet| is_frame(packet) || packet.len() == long.len());
-        assert_eq!(received[0].len(), 9, "with byte {at} changed");
-        let frames: Vec<Vec<u8>> =
-            received[0].iter().filter(|packet| is_frame(packet)).map(Mbuf::to_vec).collect();
-        assert_eq!(frames, (0..8).map(|number| frame(number, 64)).collect::<Vec<_>>());
+        let is_datagram = |packet: &Mbuf| packet.len() == HEADERS + SIZE;
+        let received =
+            receive_within(&mut rx, 38, |packet| is_frame(packet) || is_datagram(packet)).remove(0);
+        assert_eq!(received.len(), 38, "with byte {at} changed");
+        let (frames, datagrams): (Vec<&Mbuf>, Vec<&Mbuf>) =
+            received.iter().partition(|packet| is_frame(packet));
+        assert!(frames.iter().map(|packet| packet.to_vec()).eq((0..8).map(|number| frame(number, 64))));
+        let data: Vec<u8> = datagrams.iter().flat_map(|packet| packet.to_vec()[HEADERS..].to_vec()).collect();
+        assert_eq!(data[at as usize], 253, "byte {at} was changed before it was read");
     }
     assert_eq!(port.stats().unwrap().rx_errors, 0);
-    let mut nothing = Burst::with_capacity(1);
-    assert_eq!(tx[0].send(&mut nothing), 0);
     stop(port, rx, tx).detach().unwrap();
     stop(other, other_rx, other_tx).detach().unwrap();
     assert_eq!(pool.in_use(), 0);
