@@ -38,7 +38,8 @@ pub struct PortConfig {
     pub rx_offloads: RxOffloads,
     /// Transmit offloads that must be there. Packets of several segments are switched on by themselves.
     pub tx_offloads: TxOffloads,
-    /// Have the device cut TCP super-frames inside VxLAN, where it can; [`StartedPort::tunnel_tso`] says whether it does.
+    /// Have the device cut TCP super-frames inside VxLAN, where it can; [`StartedPort::tunnel_tso`] says whether it does. A port of the
+    /// kernel's gives such frames on whole, then: else it cuts what is in tunnels of a container's own.
     pub tunnel_tso: bool,
     /// Which API of rte_flow its rules go through.
     pub flow_engine: FlowEngine,

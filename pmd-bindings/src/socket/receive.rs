@@ -15,6 +15,7 @@ use super::ring::{Ring, Slot};
 use crate::mbuf::Mbuf;
 use crate::mempool::Mempool;
 use crate::vnet::buffers::{Buffers, MAX_SEGMENTS, Place};
+use crate::vnet::nested::Nested;
 use crate::vnet::{LONGEST, RECEIVED_AT_ONCE, VNET_BYTES, VnetHeader};
 
 /// The receiving half of a socket.
@@ -163,6 +164,11 @@ fn take(socket: &Socket, buffers: &mut Buffers, front: Slot<'_>, cut: &mut VecDe
     };
     let Some(mut packet) = packet else { return Taken::NoBuffer };
     packet.segment().set_port(socket.port.get());
+    if socket.cuts_tunnels
+        && let Some(plan) = Nested::of(vnet, packet.head(), packet.len())
+    {
+        return cut_nested(socket, &packet, &plan, front.tag, cut);
+    }
     let Some(vnet) = vnet.complete(&mut packet) else { return lost(socket) };
     vnet.tell(packet.segment());
     if let Some(tag) = front.tag
@@ -171,6 +177,31 @@ fn take(socket: &Socket, buffers: &mut Buffers, front: Slot<'_>, cut: &mut VecDe
         return lost(socket);
     }
     Taken::Packet(packet)
+}
+
+/// Makes packets of a super-frame in a tunnel.
+#[inline(never)]
+fn cut_nested(
+    socket: &Socket,
+    packet: &Mbuf,
+    plan: &Nested,
+    tag: Option<(u16, u16)>,
+    cut: &mut VecDeque<Mbuf>,
+) -> Taken {
+    for piece in plan.cut(packet) {
+        let Some(mut piece) = piece else {
+            // It is not in the queue any more.
+            socket.counters.rx_no_mbuf.add(1);
+            break;
+        };
+        piece.segment().set_port(socket.port.get());
+        if tag.is_none_or(|tag| put_tag(&mut piece, tag)) {
+            cut.push_back(piece);
+        } else {
+            socket.counters.rx_errors.add(1);
+        }
+    }
+    Taken::Cut
 }
 
 #[cold]

@@ -4,6 +4,7 @@
 
 pub(crate) mod buffers;
 pub(crate) mod coalesce;
+pub(crate) mod nested;
 mod send;
 mod tunnel;
 
@@ -89,7 +90,7 @@ impl VnetHeader {
     /// Completes a checksum that is not that of the packet's own TCP or UDP, which the pipeline completes: of a packet in a tunnel, whose
     /// device in the container has computed the outer one as if it were there; of a tunnel's own header; of SCTP, for whose CRC the header
     /// has no word. Returns what is still to be said of the packet; `None` of one that nobody could complete. Super-frames stay as they
-    /// are: the pipeline drops those of which it cannot cut the outermost TCP.
+    /// are: the pipeline cuts the outermost TCP, and what is in a tunnel is cut before it gets there ([`Nested`](nested::Nested)).
     pub(crate) fn complete(self, packet: &mut Mbuf) -> Option<Self> {
         let (start, field) = (usize::from(self.checksum_start), usize::from(self.checksum_offset));
         if self.flags & NEEDS_CSUM == 0
