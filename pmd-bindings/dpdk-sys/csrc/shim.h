@@ -1,10 +1,12 @@
 /*
  * Functions for what bindgen cannot reach: static inlines, thread-local variables and bit fields.
- * One call each, no logic, but for pools (pool.c) and the room behind a guest's memory (moat.c).
+ * One call each, no logic, but for pools (pool.c), the room behind a guest's memory (moat.c), and sending that waits for nobody
+ * (patience.c).
  */
 #ifndef DPDK_SYS_SHIM_H
 #define DPDK_SYS_SHIM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <rte_ethdev.h>
 #include <rte_flow.h>
@@ -64,6 +66,11 @@ struct dpdk_sys_moats {
 };
 void dpdk_sys_moats_begin(void);
 struct dpdk_sys_moats dpdk_sys_moats_end(void);
+/*
+ * Whether drivers may wait for the kernel while the calling thread sends, as they may unless it was said. Where they may not, poll(2) does not
+ * wait, and says EAGAIN where it would have to; send(2) says ENOBUFS instead of EAGAIN after some of those.
+ */
+void dpdk_sys_patience(bool has_patience);
 /* The number of the register that modify_field writes; where it is depends on the release. */
 void dpdk_sys_modify_set_register(struct rte_flow_action_modify_field *modify, uint8_t index);
 uint8_t dpdk_sys_modify_register(const struct rte_flow_action_modify_field *modify);

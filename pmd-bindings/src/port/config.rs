@@ -13,6 +13,7 @@ use crate::flow::{self, FlowEngine, FlowQueues};
 use crate::log;
 use crate::mbuf::HEAD_BYTES;
 use crate::mempool::Mempool;
+use crate::queue::ethdev::PATIENT;
 use crate::queue::{RxQueue, TxQueue};
 
 /// How a port is started.
@@ -37,7 +38,8 @@ pub struct PortConfig {
     pub rx_offloads: RxOffloads,
     /// Transmit offloads that must be there. Packets of several segments are switched on by themselves.
     pub tx_offloads: TxOffloads,
-    /// Have the device cut TCP super-frames inside VxLAN, where it can; [`StartedPort::tunnel_tso`] says whether it does.
+    /// Have the device cut TCP super-frames inside VxLAN, where it can; [`StartedPort::tunnel_tso`] says whether it does. A port of the
+    /// kernel's gives such frames on whole, then: else it cuts what is in tunnels of a container's own.
     pub tunnel_tso: bool,
     /// Which API of rte_flow its rules go through.
     pub flow_engine: FlowEngine,
@@ -217,6 +219,8 @@ pub(super) struct Plan {
     pub(super) forgets_packets: bool,
     /// The driver may deliver packets with a short first segment, or with a header that others use too.
     pub(super) looks_at_packets: bool,
+    /// The driver waits for the kernel while it sends.
+    pub(super) is_patient: bool,
 }
 
 impl Plan {
@@ -266,7 +270,8 @@ impl Plan {
         let forgets_packets = info.driver == "net_ring";
         let fills = FILLS_SEGMENTS.contains(&info.driver.as_str()) && pool.segment_room() >= HEAD_BYTES;
         let looks_at_packets = !fills;
-        Ok(Self { rss, rx_offloads, tx_offloads, tunnel_tso, forgets_packets, looks_at_packets })
+        let is_patient = PATIENT.contains(&info.driver.as_str());
+        Ok(Self { rss, rx_offloads, tx_offloads, tunnel_tso, forgets_packets, looks_at_packets, is_patient })
     }
 
     fn spreads(&self) -> bool {

@@ -53,6 +53,8 @@ pub(crate) struct Running {
     /// Receive queues to be emptied before the device stops, for a driver that forgets packets in them.
     drained_queues: u16,
     looks: bool,
+    /// Its driver waits for the kernel while it sends, unless it must not.
+    is_patient: bool,
     /// What its device does with super-frames inside VxLAN.
     pub(super) tunnel_tso: Option<TunnelTso>,
     is_bond: bool,
@@ -81,6 +83,7 @@ impl Running {
             rss: plan.rss,
             drained_queues: if plan.forgets_packets { rx_queues } else { 0 },
             looks: plan.looks_at_packets,
+            is_patient: plan.is_patient,
             tunnel_tso: plan.tunnel_tso,
             is_bond: !claim.members.is_empty(),
             _pool: pool,
@@ -114,6 +117,7 @@ impl Running {
             rss: RssReport::default(),
             drained_queues: 0,
             looks,
+            is_patient: false,
             tunnel_tso: None,
             is_bond: false,
             _pool: pool,
@@ -142,6 +146,11 @@ impl Running {
     /// Whether packets may be sent with requests that the driver wants to see before (`rte_eth_tx_prepare`).
     pub(crate) fn has_requests(&self) -> bool {
         self.tunnel_tso.is_some()
+    }
+
+    /// Whether its driver waits for the kernel while it sends.
+    pub(crate) fn is_patient(&self) -> bool {
+        self.is_patient
     }
 
     /// Whether transmit queues are to be called although there is nothing to send.

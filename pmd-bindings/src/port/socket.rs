@@ -136,6 +136,7 @@ impl Port {
             queues,
             slots: config.rx_desc,
             promiscuous: config.promiscuous,
+            cuts_tunnels: !config.tunnel_tso,
             pool,
         };
         let (sockets, pairs) = match socket::open(setup) {

@@ -4,6 +4,7 @@
 //! port open. The calls go straight over DPDK's public `rte_eth_fp_ops` table, as the C inlines do, to a packet socket, to a
 //! tap, or to librte_vhost. What is not sent stays with the caller, in order; nothing is retried and nothing dropped here but unparsable chains.
 
+pub(crate) mod ethdev;
 mod readiness;
 
 use std::cell::Cell;
@@ -15,8 +16,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
 use dpdk_sys as sys;
 pub use readiness::Readiness;
-use wire::PacketBuf;
 
+use self::ethdev::{Impatience, prepare};
 use crate::burst::Burst;
 use crate::counters::Refused;
 use crate::error::{Errno, PortError};
@@ -60,6 +61,8 @@ enum Source {
 enum Target {
     /// The driver's function.
     Ethdev,
+    /// The driver's function, which would wait for the kernel.
+    PatientEthdev,
     /// The driver's function, and one before it for packets that ask something of the device. What that refused.
     PreparedEthdev(Refused),
     Socket(Box<Sender<socket::Socket>>),
@@ -305,46 +308,12 @@ unsafe fn is_usual(slot: *mut *mut sys::rte_mbuf) -> bool {
     inside & (owners.load(Ordering::Relaxed) == 1) & (segments == 1) & (total == u32::from(length))
 }
 
-/// Has the driver check and adapt packets that ask something of the device (`rte_eth_tx_prepare`: checksum fields, limits). Those that it
-/// cannot send are freed and counted, and the others close up: each goes or not for its own sake, since whoever made it may choose
-/// what it asks for. Returns how many are left.
-///
-/// # Safety
-/// `slots` holds `count` packets, and the queue is one of a started port; those that are not left have no owner then.
-#[inline(never)]
-unsafe fn prepare(end: &End, slots: *mut *mut sys::rte_mbuf, mut count: u16, refused: &mut Refused) -> u16 {
-    // SAFETY: as in `TxQueue::burst`.
-    let ops = unsafe { end.ops.as_ref() };
-    let Some(prepare) = ops.tx_pkt_prepare else { return count };
-    // SAFETY: a queue of a started port.
-    let (queue, _) = unsafe { queue_data(&ops.txq, end.queue) };
-    let mut ready = 0;
-    while ready < count {
-        let first = slots.wrapping_add(ready.into());
-        // SAFETY: the driver's own function with its own queue and the packets from `first` on; it changes headers and keeps no packet.
-        ready += unsafe { prepare(queue, first, count - ready) }.min(count - ready);
-        if ready == count {
-            break;
-        }
-        let first = slots.wrapping_add(ready.into());
-        // SAFETY: a packet, which leaves the slots here.
-        if let Some(packet) = NonNull::new(unsafe { first.read() }) {
-            // SAFETY: nobody else has it.
-            let packet = unsafe { Mbuf::from_raw(packet) };
-            refused.add(1, packet.len() as u64);
-        }
-        count -= 1;
-        // SAFETY: so many packets are behind it.
-        unsafe { first.copy_from(first.wrapping_add(1), usize::from(count - ready)) };
-    }
-    count
-}
-
 impl TxQueue {
     pub(crate) fn new(running: &Arc<Running>, queue: u16) -> Self {
-        let target = match running.has_requests() {
-            true => Target::PreparedEthdev(Refused::default()),
-            false => Target::Ethdev,
+        let target = match (running.has_requests(), running.is_patient()) {
+            (true, _) => Target::PreparedEthdev(Refused::default()),
+            (false, true) => Target::PatientEthdev,
+            (false, false) => Target::Ethdev,
         };
         Self { end: End::new(running, queue), target }
     }
@@ -402,8 +371,10 @@ impl TxQueue {
     #[inline(always)]
     unsafe fn burst(&mut self, slots: *mut *mut sys::rte_mbuf, count: usize) -> (usize, usize) {
         let mut left = count as u16;
+        let mut _impatience = None;
         match &mut self.target {
             Target::Ethdev => {}
+            Target::PatientEthdev => _impatience = Some(Impatience::begin()),
             // SAFETY: the caller's promise.
             Target::PreparedEthdev(refused) => left = unsafe { prepare(&self.end, slots, left, refused) },
             // SAFETY: the caller's promise; what is gone belongs to nobody any more.
@@ -436,7 +407,7 @@ impl TxQueue {
     #[inline]
     pub fn take_refused(&mut self) -> (u64, u64) {
         let refused = match &mut self.target {
-            Target::Ethdev => return (0, 0),
+            Target::Ethdev | Target::PatientEthdev => return (0, 0),
             Target::PreparedEthdev(refused) => std::mem::take(refused),
             Target::Socket(socket) => socket.take_refused(),
             Target::Tap(tap) => tap.take_refused(),

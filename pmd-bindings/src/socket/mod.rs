@@ -49,6 +49,7 @@ pub(crate) struct Socket {
     filter: Option<Filter>,
     ring: Arc<Memory>,
     watch: Mutex<Watch>,
+    cuts_tunnels: bool,
 }
 
 /// What the kernel says of a socket, and what that looked like.
@@ -87,6 +88,8 @@ pub(crate) struct Setup<'a> {
     /// Frames that wait in the ring of each at most.
     pub slots: u16,
     pub promiscuous: bool,
+    /// Super-frames in tunnels are cut as they come; else they go on whole, to who takes off the tunnel.
+    pub cuts_tunnels: bool,
     pub pool: &'a Mempool,
 }
 
@@ -172,6 +175,7 @@ impl Socket {
             filter: filter.ok(),
             ring: ring.memory(),
             watch: Mutex::default(),
+            cuts_tunnels: setup.cuts_tunnels,
             fd,
         };
         Ok((socket, ring))

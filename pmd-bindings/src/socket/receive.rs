@@ -15,6 +15,7 @@ use super::ring::{Ring, Slot};
 use crate::mbuf::Mbuf;
 use crate::mempool::Mempool;
 use crate::vnet::buffers::{Buffers, MAX_SEGMENTS, Place};
+use crate::vnet::nested::Nested;
 use crate::vnet::{LONGEST, RECEIVED_AT_ONCE, VNET_BYTES, VnetHeader};
 
 /// The receiving half of a socket.
@@ -28,6 +29,10 @@ pub(crate) struct Receiver {
     /// Datagrams of a frame that was cut, in order.
     cut: VecDeque<Mbuf>,
 }
+
+/// Bytes by which a frame of the queue is told to be that of the ring: Ethernet, IPv6 and the ports. What is behind them may be memory that
+/// the sender still writes to (sendfile(2)), and then the kernel's two copies of one frame differ.
+const HEADERS: usize = 14 + 40 + 4;
 
 /// What became of the frame in front.
 enum Taken {
@@ -79,7 +84,7 @@ impl Receiver {
                     let may_look = looks < count && looked < RECEIVED_AT_ONCE;
                     let Some(front) = self.ring.front().filter(|_| may_look) else { break };
                     looks += 1;
-                    looked += front.len;
+                    looked += front.vnet.weight(front.len);
                     let taken = take(&self.socket, &mut self.buffers, front, &mut self.cut);
                     let waited = std::mem::replace(&mut self.waits, matches!(taken, Taken::NoBuffer));
                     if self.waits {
@@ -159,6 +164,11 @@ fn take(socket: &Socket, buffers: &mut Buffers, front: Slot<'_>, cut: &mut VecDe
     };
     let Some(mut packet) = packet else { return Taken::NoBuffer };
     packet.segment().set_port(socket.port.get());
+    if socket.cuts_tunnels
+        && let Some(plan) = Nested::of(vnet, packet.head(), packet.len())
+    {
+        return cut_nested(socket, &packet, &plan, front.tag, cut);
+    }
     let Some(vnet) = vnet.complete(&mut packet) else { return lost(socket) };
     vnet.tell(packet.segment());
     if let Some(tag) = front.tag
@@ -167,6 +177,31 @@ fn take(socket: &Socket, buffers: &mut Buffers, front: Slot<'_>, cut: &mut VecDe
         return lost(socket);
     }
     Taken::Packet(packet)
+}
+
+/// Makes packets of a super-frame in a tunnel.
+#[inline(never)]
+fn cut_nested(
+    socket: &Socket,
+    packet: &Mbuf,
+    plan: &Nested,
+    tag: Option<(u16, u16)>,
+    cut: &mut VecDeque<Mbuf>,
+) -> Taken {
+    for piece in plan.cut(packet) {
+        let Some(mut piece) = piece else {
+            // It is not in the queue any more.
+            socket.counters.rx_no_mbuf.add(1);
+            break;
+        };
+        piece.segment().set_port(socket.port.get());
+        if tag.is_none_or(|tag| put_tag(&mut piece, tag)) {
+            cut.push_back(piece);
+        } else {
+            socket.counters.rx_errors.add(1);
+        }
+    }
+    Taken::Cut
 }
 
 #[cold]
@@ -216,7 +251,7 @@ fn read_queued(socket: &Socket, buffers: &mut Buffers, front: Slot<'_>) -> Queue
         return Queued::Mismatch;
     }
     let Some(packet) = buffers.take(front.len, &[]) else { return Queued::Mismatch };
-    let known = front.bytes.len().min(packet.head().len());
+    let known = HEADERS.min(front.bytes.len()).min(packet.head().len());
     if packet.head()[..known] != front.bytes[..known] {
         return Queued::Mismatch;
     }
@@ -267,7 +302,7 @@ fn read_datagrams(
     }
     let is_whole = if front.queued {
         // SAFETY: `plan` has found that the buffers have room.
-        unsafe { scatter(socket, front, plan, cut) }
+        unsafe { scatter(socket, plan, cut) }
     } else {
         let mut rest = &front.bytes[before..];
         for packet in cut.iter_mut() {
@@ -297,7 +332,7 @@ fn read_datagrams(
 ///
 /// # Safety
 /// The data of each packet lies inside its buffer, longer than the headers; there are no more of them than `Datagrams::MOST`.
-unsafe fn scatter(socket: &Socket, front: Slot<'_>, plan: Datagrams<'_>, packets: &VecDeque<Mbuf>) -> bool {
+unsafe fn scatter(socket: &Socket, plan: Datagrams<'_>, packets: &VecDeque<Mbuf>) -> bool {
     let before = plan.headers.len();
     let mut headers = [0u8; VNET_BYTES + Datagrams::HEADERS];
     let mut places = [const { Place::uninit() }; Datagrams::MOST + 1];
@@ -316,10 +351,7 @@ unsafe fn scatter(socket: &Socket, front: Slot<'_>, plan: Datagrams<'_>, packets
     if got != Some(VNET_BYTES + plan.len) || message.msg_flags & libc::MSG_TRUNC != 0 {
         return false;
     }
-    let Some(first) = packets.front().map(PacketBuf::head) else { return false };
-    let known = front.bytes.len().min(first.len());
     headers[VNET_BYTES..VNET_BYTES + before] == *plan.headers
-        && first[before..known] == front.bytes[before..known]
 }
 
 /// Throws away the next frame of the queue; `false` when there is none.

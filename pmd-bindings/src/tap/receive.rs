@@ -92,7 +92,7 @@ impl Receiver {
                 },
             };
             looks += 1;
-            looked += frame.len;
+            looked += frame.vnet.weight(frame.len);
             let Some(packet) = self.packet(frame) else { continue };
             bytes += packet.len() as u64;
             // SAFETY: `received` is below `count`.

@@ -4,10 +4,12 @@
 
 pub(crate) mod buffers;
 pub(crate) mod coalesce;
+pub(crate) mod nested;
 mod send;
 mod tunnel;
 
 pub(crate) use send::{Outlet, Sender};
+use wire::segment::MAX_PIECES;
 use wire::{PacketBuf, checksum, sctp};
 
 use crate::flags;
@@ -88,7 +90,7 @@ impl VnetHeader {
     /// Completes a checksum that is not that of the packet's own TCP or UDP, which the pipeline completes: of a packet in a tunnel, whose
     /// device in the container has computed the outer one as if it were there; of a tunnel's own header; of SCTP, for whose CRC the header
     /// has no word. Returns what is still to be said of the packet; `None` of one that nobody could complete. Super-frames stay as they
-    /// are: the pipeline drops those of which it cannot cut the outermost TCP.
+    /// are: the pipeline cuts the outermost TCP, and what is in a tunnel is cut before it gets there ([`Nested`](nested::Nested)).
     pub(crate) fn complete(self, packet: &mut Mbuf) -> Option<Self> {
         let (start, field) = (usize::from(self.checksum_start), usize::from(self.checksum_offset));
         if self.flags & NEEDS_CSUM == 0
@@ -146,6 +148,16 @@ impl VnetHeader {
     /// Of a frame whose checksum is to be completed.
     pub(crate) fn partial() -> Self {
         Self { flags: NEEDS_CSUM, ..Self::default() }
+    }
+
+    /// What a frame of so many bytes counts for where bytes end a burst: as much as its pieces would, of which its sender may want many
+    /// small ones.
+    pub(crate) fn weight(self, len: usize) -> usize {
+        const PIECE: usize = 1024;
+        match self.gso_type {
+            GSO_NONE => len,
+            _ => len.max(len.div_ceil(usize::from(self.gso_size).max(1)).min(MAX_PIECES) * PIECE),
+        }
     }
 
     /// The size of the datagrams that a frame is to be cut into, where it is to be cut into datagrams.
@@ -355,6 +367,17 @@ mod tests {
         ] {
             assert_eq!(complete(&ip, start).is_some(), is_told, "{ip:?} at {start}");
         }
+    }
+
+    #[test]
+    fn a_frame_counts_for_its_pieces() {
+        let weight = |gso_type, gso_size, len| VnetHeader::read(bytes(0, gso_type, gso_size)).weight(len);
+        assert_eq!((weight(GSO_NONE, 8, 1514), weight(GSO_TCPV4, 1448, 60_000)), (1514, 60_000));
+        assert_eq!(
+            (weight(GSO_TCPV4 | GSO_ECN, 100, 1000), weight(GSO_UDP_L4, 500, 1400)),
+            (10 << 10, 3 << 10)
+        );
+        assert_eq!((weight(GSO_TCPV6, 8, 65_535), weight(GSO_TCPV6, 0, 60)), (MAX_PIECES << 10, 60 << 10));
     }
 
     #[test]

@@ -60,19 +60,29 @@ fn check_free(iface: &str) -> Result<(), OpenError> {
     if pmd::interface::index(iface).is_err() {
         return Ok(());
     }
-    let refuse = |why: String| Err(OpenError::NoTap { iface: iface.into(), why });
     let driver = pmd::process::interface_driver(iface).unwrap_or_else(|_| "no driver".into());
     if driver != "tun" {
-        return refuse(format!("its driver is {driver}"));
+        return refuse(iface, format!("its driver is {driver}"));
     }
-    // The kernel knows whether somebody has it open, /proc who: as far as it shows processes, and by names alone, which interfaces of
-    // several network namespaces share.
-    let holder = pmd::interface::tap_holder(iface);
-    match (pmd::interface::tap_queues(iface), holder) {
-        (Ok(0), _) | (Err(_), None) => {}
-        (_, Some(pid)) if pid != std::process::id() => return refuse(format!("process {pid} has it open")),
-        _ => return refuse("another process has it open".into()),
+    // The kernel knows whether somebody has it open.
+    let queues = pmd::interface::tap_queues(iface);
+    if queues.as_ref().is_ok_and(|queues| *queues == 0) {
+        return probe(iface);
     }
+    // /proc knows who, as far as it shows processes and as they do not hide it among many files; and by names alone, which interfaces
+    // of several network namespaces share.
+    match (queues, pmd::interface::tap_holder(iface)) {
+        (Err(_), None) => probe(iface),
+        (_, Some(pid)) if pid != std::process::id() => refuse(iface, format!("process {pid} has it open")),
+        _ => refuse(iface, "another process has it open".into()),
+    }
+}
+
+fn refuse(iface: &str, why: String) -> Result<(), OpenError> {
+    Err(OpenError::NoTap { iface: iface.into(), why })
+}
+
+fn probe(iface: &str) -> Result<(), OpenError> {
     pmd::interface::probe_tap(iface)
-        .or_else(|error| refuse(format!("it does not open as a tap of several queues: {error}")))
+        .or_else(|error| refuse(iface, format!("it does not open as a tap of several queues: {error}")))
 }
