@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 use tower_layer::Layer;
 
 use super::Role;
-use super::connection::Caller;
+use super::connection::{ByRole, Caller, UnderWay};
 use super::refusal::Problem;
 
 /// Requests of clients that may change the switch, from when they are read until their answers went.
@@ -39,8 +39,7 @@ const STREAMS: [&str; 4] = [
 /// The places of all answers.
 #[derive(Clone, Debug)]
 pub(super) struct Answers {
-    owners: Arc<Semaphore>,
-    readers: Arc<Semaphore>,
+    places: ByRole<Arc<Semaphore>>,
     patience: Duration,
 }
 
@@ -51,22 +50,15 @@ impl Answers {
 
     fn of(owners: usize, readers: usize, patience: Duration) -> Self {
         let places = |count| Arc::new(Semaphore::new(count));
-        Self { owners: places(owners), readers: places(readers), patience }
+        Self { places: ByRole { owners: places(owners), readers: places(readers) }, patience }
     }
 
     /// A place for the answer to a request; `None` where it needs none.
-    async fn place(
-        self,
-        caller: Option<Caller>,
-        path: &str,
-    ) -> Result<Option<OwnedSemaphorePermit>, Problem> {
+    async fn place(&self, role: Role, path: &str) -> Result<Option<OwnedSemaphorePermit>, Problem> {
         if STREAMS.contains(&path) {
             return Ok(None);
         }
-        let places = match caller {
-            Some(Caller { role: Role::Owner, .. }) => self.owners,
-            _ => self.readers,
-        };
+        let places = self.places.of(role).clone();
         let place = tokio::time::timeout(self.patience, places.acquire_owned()).await;
         place.ok().and_then(Result::ok).map(Some).ok_or_else(|| {
             let message = "too many answers wait for clients that do not read them; read or cancel those that you asked for, and ask again";
@@ -110,24 +102,26 @@ where
         let copy = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, copy);
         let answers = self.answers.clone();
+        let caller = request.extensions().get::<Caller>();
+        let (role, under_way) =
+            (caller.map_or(Role::Reader, |caller| caller.role), caller.map(Caller::begin));
         Box::pin(async move {
-            let caller = request.extensions().get::<Caller>().cloned();
-            match answers.place(caller, request.uri().path()).await {
-                Ok(Some(place)) => {
+            match answers.place(role, request.uri().path()).await {
+                Ok(place) => {
                     let answer = inner.call(request).await?;
-                    Ok(answer.map(|body| Body::new(Unread { body, _place: place })))
+                    Ok(answer.map(|body| Body::new(Unread { body, _place: place, _under_way: under_way })))
                 }
-                Ok(None) => inner.call(request).await,
                 Err(problem) => Ok(Status::from(problem).into_http()),
             }
         })
     }
 }
 
-/// An answer, with its place until it went.
+/// An answer, with its place until it went; its client waits for it, or watches, until then.
 struct Unread {
     body: Body,
-    _place: OwnedSemaphorePermit,
+    _place: Option<OwnedSemaphorePermit>,
+    _under_way: Option<UnderWay>,
 }
 
 impl http_body::Body for Unread {

@@ -13,6 +13,7 @@ use vswitch_api::v1;
 use vswitch_api::v1::observe_server::Observe;
 
 use super::Control;
+use super::connection::Caller;
 use super::refusal::Problem;
 use crate::controller::Controller;
 use crate::switch::events::Happening;
@@ -201,8 +202,8 @@ impl Observe for Service {
         request: Request<v1::WatchEventsRequest>,
     ) -> Result<Response<Self::WatchEventsStream>, Status> {
         let (stream, receiver) = mpsc::channel(WAITING);
+        let place = self.control.watcher(Caller::role_of(&request))?;
         let (control, after) = (self.control.clone(), request.into_inner().after);
-        let place = self.control.watcher()?;
         tokio::spawn(async move {
             let _place = place;
             if let Err(problem) = tell_events(control, after, stream.clone()).await {

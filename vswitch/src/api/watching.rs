@@ -8,12 +8,12 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tonic::{Code, Status};
 use vswitch_api::v1::{self, Kind, watch_response::Event};
 
-use super::Control;
 use super::current::{PortStates, View, entry};
 use super::kinds::{self, Item};
 use super::objects::PAGE;
 use super::places::{place, read};
 use super::refusal::Problem;
+use super::{Control, Role};
 use crate::controller::Controller;
 use crate::state::ownership::Ownership;
 use crate::switch::changes::Changed;
@@ -46,8 +46,9 @@ pub(super) fn kinds(asked: &[i32]) -> Result<Vec<Kind>, Problem> {
 pub(super) async fn objects(
     control: Control,
     kinds: Vec<Kind>,
+    role: Role,
 ) -> Result<mpsc::Receiver<Result<v1::WatchResponse, Status>>, Problem> {
-    let place = control.watcher()?;
+    let place = control.watcher(role)?;
     // At one moment, so that nothing is missed between the two, and nothing told twice.
     let (view, ports, changes, turns) = control
         .ask("watching objects", |controller| {
