@@ -8,6 +8,7 @@ use vswitch_api::v1;
 use vswitch_api::v1::flows_server::Flows;
 use worker::WorkerCommand;
 
+use super::named::listed;
 use super::refusal::Problems;
 use super::service::service;
 use crate::controller::Controller;
@@ -22,11 +23,12 @@ fn list_flows(
     controller: &mut Controller,
     request: v1::ListFlowsRequest,
 ) -> Result<v1::ListFlowsResponse, Problems> {
+    let count = listed("count", request.count.into(), "flows")?;
     let snapshot = controller.switch.snapshot();
     let (mut flows, mut entries) = (Vec::new(), 0);
     each(controller.switch.pool(), |worker, flow, now| {
         entries += 1;
-        if flows.len() >= request.count as usize {
+        if flows.len() >= count {
             return;
         }
         let ends = Ends::of(&flow.key, snapshot);
@@ -79,4 +81,22 @@ fn clear_flows(
     let pool = controller.switch.pool();
     pool.post_all(|| WorkerCommand::NftClear).and_then(|()| pool.barrier())?;
     Ok(v1::ClearFlowsResponse {})
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::super::owned::assert_refused;
+    use super::*;
+    use crate::switch::testing;
+
+    #[test]
+    fn a_list_of_all_flows_is_refused() {
+        let mut controller = Controller::new(testing::start(""), None);
+        let mut list = |count| list_flows(&mut controller, v1::ListFlowsRequest { count });
+        assert_refused(list(u32::MAX), Code::InvalidArgument, "ask for 10000 flows at the most");
+        assert_eq!(list(10_000).unwrap().flows.len(), 0);
+        controller.switch.stop();
+    }
 }

@@ -19,7 +19,7 @@ use vswitch_api::v1::queue_pairs_server::QueuePairs;
 use wire::Qpn;
 
 use self::direction::{DirectionRow, Order};
-use super::named::vnic;
+use super::named::{MOST_LISTED, vnic};
 use super::refusal::{Problem, Problems};
 use super::service::service;
 use crate::controller::Controller;
@@ -29,8 +29,6 @@ use crate::view::qps::{self, Views};
 
 /// Queue pairs of each direction in a list.
 const LISTED: usize = 1000;
-/// Most queue pairs of those with the most of something.
-const MOST_TOP: u64 = 10_000;
 
 service! { QueuePairs {
     reads get_queue_pair_usage(GetQueuePairUsageRequest) -> GetQueuePairUsageResponse: "counting queue pairs",
@@ -172,8 +170,8 @@ fn list_top_queue_pairs(
     request: v1::ListTopQueuePairsRequest,
 ) -> Result<v1::ListTopQueuePairsResponse, Problems> {
     let v1::ListTopQueuePairsRequest { vnic: name, count, order: by } = request;
-    if count == 0 || count > MOST_TOP {
-        let message = format!("{count} is out of range; ask for 1 to {MOST_TOP} queue pairs");
+    if count == 0 || count > MOST_LISTED {
+        let message = format!("{count} is out of range; ask for 1 to {MOST_LISTED} queue pairs");
         return Err(Problem::invalid("count", message).into());
     }
     let order = Order::read(&by)?;

@@ -438,7 +438,7 @@ fn each_refusal_of_a_driver_has_a_code_and_a_remedy() {
 
 /// Problems of the interface's own that have no field: the file, how many are there, and what they are about.
 const WITHOUT_FIELD: &[(&str, usize, &str)] = &[
-    ("answers.rs", 1, "what all clients together have not read"),
+    ("answers.rs", 2, "what all clients together have not read, or one has not sent"),
     ("configuration.rs", 1, "a switch that was started without a file"),
     ("flow_rules/actions.rs", 1, "an action, whose path it gets"),
     ("flow_rules/message.rs", 2, "an item or an action, whose path it gets"),
