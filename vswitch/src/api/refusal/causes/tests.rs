@@ -448,7 +448,7 @@ const WITHOUT_FIELD: &[(&str, usize, &str)] = &[
     ("offloading/selector.rs", 2, "the selector, whose path it gets"),
     ("probing.rs", 1, "probes that take too long"),
     ("service.rs", 1, "who asks"),
-    ("watching.rs", 2, "a stream that its client does not read, or has left"),
+    ("watching.rs", 3, "a stream that its client does not read, or has left"),
 ];
 
 /// The problems without a field in the text of a program.
