@@ -240,6 +240,7 @@ fn scripts_stop_at_the_first_error_and_say_where() {
     let error = console().execute_all(&mut switch, "show vpc\n\nshow prot\nshow vnic\n", "f").unwrap_err();
     assert!(error.message.starts_with("f: line 3: column 6: \"prot\""), "{error}");
     assert!(error.message.ends_with("(1 commands before it were done)"), "{error}");
+    assert_eq!(error.before.unwrap().text, "vpc\n");
     assert_eq!(switch.ran, ["vpc", "vnic", "vpc"]);
 }
 
