@@ -31,9 +31,9 @@ fn list_flows(
     request: v1::ListFlowsRequest,
 ) -> Result<v1::ListFlowsResponse, Problems> {
     let count = listed("count", request.count.into(), "flows")?;
-    let snapshot = controller.switch.snapshot();
+    let snapshot = &controller.switch.snapshot().clone();
     let (mut flows, mut entries) = (Vec::new(), 0);
-    each(controller.switch.pool(), |worker, flow, now| {
+    each(&mut controller.switch, |worker, flow, now| {
         entries += 1;
         if flows.len() >= count {
             return;

@@ -139,7 +139,7 @@ fn list_queue_pairs(
     controller: &mut Controller,
     request: v1::ListQueuePairsRequest,
 ) -> Result<v1::ListQueuePairsResponse, Problems> {
-    let switch = &controller.switch;
+    let switch = &mut controller.switch;
     let snapshot = switch.snapshot().clone();
     let vnic = vnic(&snapshot, &request.vnic)?;
     let now = switch.pool().now().tick;
@@ -147,7 +147,7 @@ fn list_queue_pairs(
     let keys: Vec<QpKey> = seen.iter().map(|seen| QpKey::from_words(seen.key)).collect();
     let out = qps::of(switch.pool(), Direction::Out, &keys)?;
     let mut into: Vec<QpView> =
-        qps::all(switch.pool(), Direction::In, |key| is_to(vnic, key))?.into_values().collect();
+        qps::all(switch, Direction::In, |key| is_to(vnic, key))?.into_values().collect();
     into.sort_by_key(|view| (view.key.address(), view.key.qpn().get()));
     let from_wire = into.len() as u64;
     let out = seen
@@ -175,7 +175,7 @@ fn list_top_queue_pairs(
         return Err(Problem::invalid("count", message).into());
     }
     let order = Order::read(&by)?;
-    let switch = &controller.switch;
+    let switch = &mut controller.switch;
     let snapshot = switch.snapshot().clone();
     let wanted = (!name.is_empty()).then(|| vnic(&snapshot, &name)).transpose()?;
     let of_vnic = |key: &QpKey| match (wanted, key.scope()) {
@@ -192,7 +192,7 @@ fn list_top_queue_pairs(
     };
     let mut both: Vec<(Direction, QpView)> = Vec::new();
     for way in [Direction::Out, Direction::In] {
-        both.extend(most(qps::all(switch.pool(), way, of_vnic)?).into_iter().map(|view| (way, view)));
+        both.extend(most(qps::all(switch, way, of_vnic)?).into_iter().map(|view| (way, view)));
     }
     both.sort_by_key(|(_, view)| Reverse(figure(view)));
     both.truncate(count as usize);
