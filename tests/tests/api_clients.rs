@@ -377,6 +377,15 @@ fn api_readers_have_a_socket_of_their_own() {
         assert_eq!(status.code(), Code::PermissionDenied);
         assert!(status.message().contains("its owner's socket takes changes"), "{status:?}");
     }
+    // So many of them may watch, and the owner whatever they do.
+    let streams: Vec<_> = (0..63).map(|_| reader.watch(&[Kind::Vpc])).collect();
+    let request = WatchRequest { kinds: Vec::new() };
+    let refused = reader.runtime.block_on(reader.objects.watch(request)).unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    let mut owner = Api::connect(&socket);
+    let mut watched = owner.watch(&[Kind::Vpc]);
+    owner.next(&mut watched);
+    drop((streams, watched));
     // A console is a client like any other.
     let path = reading.display().to_string();
     let typed = |line: &str| process::try_run(&[&program, "ctl", "--socket", &path, line]);

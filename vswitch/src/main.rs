@@ -11,6 +11,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use vswitch::commands;
 use vswitch::config::process::ApiConfig;
+use vswitch::console::Output;
 use vswitch::console::lexer;
 use vswitch::console::repl::{self, Ending};
 use vswitch::console::table::printable;
@@ -262,7 +263,21 @@ fn ctl(socket: &std::path::Path, json: bool, line: &str) -> anyhow::Result<ExitC
         anyhow::bail!("this is no command; `vswitch ctl help` lists them");
     }
     let (mut session, console) = commands::connect(socket)?;
-    let answer = console.execute(&mut session, line)?;
+    let answer = match console.execute(&mut session, line) {
+        Ok(answer) => answer,
+        Err(mut error) => {
+            if let Some(before) = error.before.take() {
+                say(&Output::of(*before), json)?;
+            }
+            return Err(error.into());
+        }
+    };
+    say(&answer, json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An answer on standard output.
+fn say(answer: &Output, json: bool) -> anyhow::Result<()> {
     let mut text = if json { serde_json::to_string_pretty(&answer.json())? } else { answer.text() };
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
@@ -270,5 +285,5 @@ fn ctl(socket: &std::path::Path, json: bool, line: &str) -> anyhow::Result<ExitC
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

@@ -1,13 +1,12 @@
 //! RDMA devices as quotas need them: what a share of a device comes to, in the one place where that is decided.
 //!
 //! Opening a device may block on its firmware, so [`look`] does it on a thread of its own and waits for a bounded time;
-//! control calls it, never a worker. What a device offers is learned when a config first names it and kept from then on:
+//! control calls it for a quota that it does not know yet, never a worker. What a device offers is learned when a config first names it and kept from then on:
 //! a device that goes later takes no quota along and hinders no other change.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
 
 use pmd::rdma::{Inventory, Unopened};
 
@@ -60,27 +59,48 @@ pub enum Error {
     },
 }
 
-/// Looks at the host's RDMA devices, for a few seconds at most.
+/// When the look began that is under way. One at a time: devices that hang must not pile up threads.
+static LOOKING: Mutex<Option<Instant>> = Mutex::new(None);
+/// It has ended.
+static ENDED: Condvar = Condvar::new();
+
+/// The turn to look, until it is dropped.
+struct Turn;
+
+impl Turn {
+    /// Waits for the look under way as long as that may take; none where it has hung.
+    fn take() -> Option<Self> {
+        let end = Instant::now() + PATIENCE;
+        let mut looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(began) = *looking {
+            let left = end.min(began + PATIENCE).saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            (looking, _) = ENDED.wait_timeout(looking, left).unwrap_or_else(PoisonError::into_inner);
+        }
+        *looking = Some(Instant::now());
+        Some(Self)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *LOOKING.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        ENDED.notify_all();
+    }
+}
+
+/// Looks at the host's RDMA devices, for a few seconds at most, and waits as long for another who does.
 ///
 /// # Errors
 /// When they do not answer, or have not answered an earlier look yet.
 pub fn look() -> Result<Inventory, Error> {
-    /// One look at a time: devices that hang must not pile up threads.
-    static LOOKING: AtomicBool = AtomicBool::new(false);
-    struct Ending;
-    impl Drop for Ending {
-        fn drop(&mut self) {
-            LOOKING.store(false, Ordering::Release);
-        }
-    }
-    if LOOKING.swap(true, Ordering::Acquire) {
-        return Err(Error::Slow);
-    }
-    let ending = Ending;
+    let turn = Turn::take().ok_or(Error::Slow)?;
     let (found, inventory) = mpsc::sync_channel(1);
     let look = move || {
         let inventory = pmd::rdma::inventory();
-        drop(ending);
+        drop(turn);
         // Nobody waits any more when it took too long.
         let _ = found.send(inventory);
     };
@@ -332,5 +352,21 @@ mod tests {
             look().unwrap();
         }
         assert!(matches!(max_qp("no-such-device"), Err(Error::NoDevice { .. })));
+    }
+
+    #[test]
+    fn who_looks_while_another_does_waits_for_its_turn() {
+        std::thread::scope(|scope| {
+            let looks = || (0..10).for_each(|_| drop(look().unwrap()));
+            (0..8).for_each(|_| drop(scope.spawn(looks)));
+        });
+        // One that hangs is not waited for again.
+        let hung = Turn::take().unwrap();
+        let begun = Instant::now().checked_sub(PATIENCE).unwrap();
+        *LOOKING.lock().unwrap() = Some(begun);
+        assert_eq!(look().unwrap_err(), Error::Slow);
+        assert!(begun.elapsed() < PATIENCE * 2);
+        drop(hung);
+        look().unwrap();
     }
 }

@@ -452,7 +452,7 @@ impl ConnectionKeeper {
 }
 
 /// Ticks from the last use of a connection to another time; 0 for one that was used since.
-const fn idle(tick: u32, seen: u32) -> u32 {
+pub const fn idle(tick: u32, seen: u32) -> u32 {
     match tick.wrapping_sub(seen) {
         ahead if ahead > u32::MAX / 2 => 0,
         idle => idle,

@@ -26,6 +26,8 @@ const INDEX_PERCENT: usize = 60;
 const SHARES: u32 = 8;
 /// Entries that the search for one of a source looks at: of one that has its share, eight are among them on average.
 const OWN_STEPS: u32 = 64;
+/// Slots that are looked at between two bursts for what control asks.
+const SLOTS: u32 = 4096;
 
 /// Size and aging of an NFT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,10 +290,28 @@ impl Nft {
         }
     }
 
+    /// Removes up to `budget` entries, from slot `from` on, and says where to go on (`None` at the end). Who goes on until then has
+    /// removed every entry that was there at the beginning, whatever comes in meanwhile: entries stand still.
+    pub fn clear_some(&mut self, from: u32, budget: u32) -> Option<u32> {
+        let end = self.config.entries.min(from.saturating_add(SLOTS));
+        let mut left = budget;
+        for slot in from..end {
+            if self.entries[slot as usize].used == 0 {
+                continue;
+            }
+            if left == 0 {
+                return Some(slot);
+            }
+            self.remove(slot);
+            left -= 1;
+        }
+        (end < self.config.entries).then_some(end)
+    }
+
     /// Up to `limit` entries in use, from slot `from` on, and the slot to go on from (`None` at the end).
     pub fn scan(&self, from: u32, limit: usize) -> (Vec<NftEntry>, Option<u32>) {
         let mut found = Vec::new();
-        let end = self.config.entries.min(from.saturating_add(4096));
+        let end = self.config.entries.min(from.saturating_add(SLOTS));
         for slot in from..end {
             if found.len() == limit {
                 return (found, Some(slot));

@@ -1,5 +1,7 @@
 //! The NFT against a linear twin: a list of entries, searched from end to end.
 
+mod clearing;
+
 use proptest::prelude::*;
 
 use super::*;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use http_body::{Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
 use tonic::codegen::{Bytes, Service};
@@ -19,7 +20,7 @@ use tonic::{Code, Status};
 use tower_layer::Layer;
 
 use super::Role;
-use super::connection::Caller;
+use super::connection::{ByRole, Caller, UnderWay};
 use super::refusal::Problem;
 
 /// Requests of clients that may change the switch, from when they are read until their answers went.
@@ -28,48 +29,46 @@ const OF_OWNERS: usize = 256;
 const OF_READERS: usize = 64;
 /// How long a request waits for a place; the clients of the switch wait longer than that for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client may take to send a request.
+const WHOLE: Duration = Duration::from_secs(10);
+/// The call whose requests are a stream.
+const QUESTIONS: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 /// Calls whose answers are streams.
 const STREAMS: [&str; 4] = [
     "/vswitch.v1.Objects/Watch",
     "/vswitch.v1.Observe/WatchEvents",
     "/grpc.health.v1.Health/Watch",
-    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    QUESTIONS,
 ];
 
 /// The places of all answers.
 #[derive(Clone, Debug)]
 pub(super) struct Answers {
-    owners: Arc<Semaphore>,
-    readers: Arc<Semaphore>,
+    places: ByRole<Arc<Semaphore>>,
     patience: Duration,
+    whole: Duration,
 }
 
 impl Answers {
     pub fn new() -> Self {
-        Self::of(OF_OWNERS, OF_READERS, PATIENCE)
+        Self::of(OF_OWNERS, OF_READERS, PATIENCE, WHOLE)
     }
 
-    fn of(owners: usize, readers: usize, patience: Duration) -> Self {
+    fn of(owners: usize, readers: usize, patience: Duration, whole: Duration) -> Self {
         let places = |count| Arc::new(Semaphore::new(count));
-        Self { owners: places(owners), readers: places(readers), patience }
+        Self { places: ByRole { owners: places(owners), readers: places(readers) }, patience, whole }
     }
 
     /// A place for the answer to a request; `None` where it needs none.
-    async fn place(
-        self,
-        caller: Option<Caller>,
-        path: &str,
-    ) -> Result<Option<OwnedSemaphorePermit>, Problem> {
+    async fn place(&self, role: Role, path: &str) -> Result<Option<OwnedSemaphorePermit>, Problem> {
         if STREAMS.contains(&path) {
             return Ok(None);
         }
-        let places = match caller {
-            Some(Caller { role: Role::Owner, .. }) => self.owners,
-            _ => self.readers,
-        };
+        let places = self.places.of(role).clone();
         let place = tokio::time::timeout(self.patience, places.acquire_owned()).await;
         place.ok().and_then(Result::ok).map(Some).ok_or_else(|| {
-            let message = "too many answers wait for clients that do not read them; read or cancel those that you asked for, and ask again";
+            let message = "too many requests are under way: of clients that have not sent all of theirs, that wait for control, or that do \
+                           not read their answers; read or cancel what you asked for, and ask again";
             Problem::new(Code::ResourceExhausted, "", message.into())
         })
     }
@@ -110,24 +109,68 @@ where
         let copy = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, copy);
         let answers = self.answers.clone();
+        let caller = request.extensions().get::<Caller>();
+        let (role, under_way) =
+            (caller.map_or(Role::Reader, |caller| caller.role), caller.map(Caller::begin));
         Box::pin(async move {
-            let caller = request.extensions().get::<Caller>().cloned();
-            match answers.place(caller, request.uri().path()).await {
-                Ok(Some(place)) => {
+            match answers.place(role, request.uri().path()).await {
+                Ok(place) => {
+                    let request = match request.uri().path() {
+                        QUESTIONS => request,
+                        _ => request.map(|body| Body::new(Asked::new(body, answers.whole))),
+                    };
                     let answer = inner.call(request).await?;
-                    Ok(answer.map(|body| Body::new(Unread { body, _place: place })))
+                    Ok(answer.map(|body| Body::new(Unread { body, _place: place, _under_way: under_way })))
                 }
-                Ok(None) => inner.call(request).await,
                 Err(problem) => Ok(Status::from(problem).into_http()),
             }
         })
     }
 }
 
-/// An answer, with its place until it went.
+/// A request, which is read as far as it came when its time is over.
+struct Asked {
+    body: Body,
+    whole: Duration,
+    end: Pin<Box<Sleep>>,
+}
+
+impl Asked {
+    fn new(body: Body, whole: Duration) -> Self {
+        Self { body, whole, end: Box::pin(tokio::time::sleep(whole)) }
+    }
+}
+
+impl http_body::Body for Asked {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if self.end.as_mut().poll(cx).is_ready() {
+            let message =
+                format!("the request did not come as a whole within {:?}; send it again", self.whole);
+            return Poll::Ready(Some(Err(Problem::new(Code::DeadlineExceeded, "", message).into())));
+        }
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// An answer, with its place until it went; its client waits for it, or watches, until then.
 struct Unread {
     body: Body,
-    _place: OwnedSemaphorePermit,
+    _place: Option<OwnedSemaphorePermit>,
+    _under_way: Option<UnderWay>,
 }
 
 impl http_body::Body for Unread {
@@ -182,7 +225,7 @@ mod tests {
 
     impl Switch {
         fn new(owners: usize, readers: usize) -> Self {
-            Self(Answers::of(owners, readers, Duration::from_millis(50)).layer(Text))
+            Self(Answers::of(owners, readers, Duration::from_millis(50), WHOLE).layer(Text))
         }
 
         /// The answer to a request; `None` when it is refused.
@@ -229,6 +272,47 @@ mod tests {
         for _ in 0..3 {
             kept.push(switch.ask(Role::Reader, "/refused").await.unwrap());
         }
+    }
+
+    /// The beginning of a request, and nothing after it for as long as its client likes.
+    struct Half(bool);
+
+    impl http_body::Body for Half {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            match std::mem::replace(&mut self.0, true) {
+                false => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"\0\0\0\0\x09\x0a"))))),
+                true => Poll::Pending,
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn half_a_request_holds_its_place_for_a_time_and_not_longer() {
+        let whole = Duration::from_millis(100);
+        let (_, health) = tonic_health::server::health_reporter();
+        let answers = Answers::of(1, 1, Duration::from_secs(10), whole);
+        let ask = |body: Body| {
+            let mut request = Request::new(body);
+            *request.uri_mut() = "/grpc.health.v1.Health/Check".parse().unwrap();
+            let answer = answers.layer(health.clone()).call(request);
+            async { Status::from_header_map(answer.await.unwrap().headers()) }
+        };
+        let begun = std::time::Instant::now();
+        // The second has no place until the time of the first is over.
+        let (first, second) = tokio::join!(ask(Body::new(Half(false))), ask(Body::new(Half(true))));
+        for status in [first.unwrap(), second.unwrap()] {
+            assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
+            assert!(status.message().contains("did not come as a whole within 100ms"), "{status:?}");
+        }
+        assert!(begun.elapsed() >= 2 * whole);
+        let answered = ask(Body::new("\0\0\0\0\0".to_owned())).await;
+        assert!(answered.is_none(), "{answered:?}");
     }
 
     /// A call that is forgotten would hold a place for as long as its client watches.

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use pipelines::connections::{ConnectionKey, Kind, Phase};
+use pipelines::connections::{ConnectionKey, Kind, Phase, idle};
 use tonic::Code;
 use vswitch_api::v1;
 use vswitch_api::v1::firewall_server::Firewall;
 use wire::protocol;
 
-use super::named::texts;
+use super::named::{self, listed, texts};
 use super::refusal::Problem;
 use super::service::service;
 use crate::config::{Access, Name};
@@ -71,10 +71,13 @@ fn list_connections(
     controller: &mut Controller,
     request: v1::ListConnectionsRequest,
 ) -> Result<v1::ListConnectionsResponse, Problem> {
-    let wanted = request.vnic;
-    let limit = usize::try_from(request.limit.unwrap_or(LISTED)).unwrap_or(usize::MAX);
+    let limit = listed("limit", request.limit.unwrap_or(LISTED), "connections")?;
     let switch = &controller.switch;
     let snapshot = switch.snapshot();
+    let wanted = match request.vnic.as_str() {
+        "" => None,
+        name => Some(named::vnic(snapshot, name)?.index),
+    };
     let mut rows = Vec::new();
     let connections = switch.connections().keeper().connections();
     let now = switch.pool().now().tick;
@@ -85,11 +88,10 @@ fn list_connections(
             let key = ConnectionKey::from_words(seen.key);
             let Some(vnic) = snapshot.vnic(key.vnic()) else { continue };
             let state = connections.record(seen.slot).state;
-            if (!wanted.is_empty() && wanted != vnic.name) || rows.len() == limit {
+            if wanted.is_some_and(|wanted| wanted != key.vnic()) || rows.len() == limit {
                 continue;
             }
             let ([own, peer], [own_port, peer_port]) = (key.addresses(), key.ports());
-            let idle = now.wrapping_sub(seen.seen).min(u32::MAX / 2);
             rows.push(v1::AdmittedConnection {
                 vnic: vnic.name.clone(),
                 protocol: protocol_name(&key),
@@ -99,21 +101,22 @@ fn list_connections(
                 peer_port: peer_port.into(),
                 opened_here: state.is_out(),
                 state: phase_name(state.phase()).into(),
-                idle: f64::from(idle) * f64::from(pipelines::TICK_MS) / 1000.0,
+                idle: f64::from(idle(now, seen.seen)) * f64::from(pipelines::TICK_MS) / 1000.0,
             });
         }
         from = next;
     }
     Ok(v1::ListConnectionsResponse {
         connections: rows,
-        in_use: in_all(switch),
+        in_use: in_use(switch, wanted),
         refused: connections.refused(),
     })
 }
 
-/// Connections of all vNICs.
-fn in_all(switch: &Switch) -> u64 {
+/// Connections of a vNIC, or of all of them.
+fn in_use(switch: &Switch, wanted: Option<u32>) -> u64 {
     let vnics = switch.snapshot().vnics.iter().flatten();
+    let vnics = vnics.filter(|vnic| wanted.is_none_or(|wanted| wanted == vnic.index));
     vnics.map(|vnic| u64::from(switch.connections().in_use(vnic.index))).sum()
 }
 
@@ -142,6 +145,9 @@ const fn phase_name(phase: Phase) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use pipelines::Now;
+    use pipelines::connections::ConnectionState;
+
     use super::*;
     use crate::switch::testing;
 
@@ -199,6 +205,40 @@ groups = ["db"]
         assert_eq!(list(""), [web, db.clone()]);
         assert_eq!(list("db"), [db]);
         assert_eq!(testing::copies(), copies, "who looks at the config copies none of it");
+        controller.switch.stop();
+    }
+
+    #[test]
+    fn connections_are_those_of_the_vnic_that_is_asked_for() {
+        let two = GROUPS.replace("vips = [\"10.0.0.1\"]", "vips = [\"10.0.0.4\"]").replace(":01\"", ":04\"");
+        let vnic =
+            two.split_once("[[vnic]]").and_then(|(_, rest)| rest.split_once("[[location]]")).unwrap().0;
+        let two = format!("{GROUPS}[[vnic]]{}", vnic.replace("\"one\"", "\"two\""));
+        let mut controller = Controller::new(testing::start(&two), None);
+        let switch = &controller.switch;
+        let index = |name: &str| named::vnic(switch.snapshot(), name).unwrap().index;
+        let (one, ahead) =
+            (index("one"), Now { tick: switch.pool().now().tick + 600, ..switch.pool().now() });
+        for (vnic, peer) in [(one, "10.0.0.2"), (one, "10.0.0.3"), (index("two"), "10.0.0.2")] {
+            let key = ConnectionKey::queue_pairs(vnic, peer.parse().unwrap());
+            let state = ConnectionState::opened(true, 0, false, 0);
+            // A worker's clock may be ahead of control's.
+            assert!(switch.connections().take(&key, state, switch.snapshot(), ahead));
+        }
+        let mut list = |vnic: &str, limit| {
+            let request = v1::ListConnectionsRequest { vnic: vnic.into(), limit };
+            list_connections(&mut controller, request)
+        };
+        for (vnic, listed) in [("", 3), ("one", 2), ("two", 1)] {
+            let answer = list(vnic, None).unwrap();
+            assert_eq!((answer.connections.len(), answer.in_use), (listed, listed as u64), "{vnic}");
+            assert!(answer.connections.iter().all(|connection| connection.idle == 0.0), "{answer:?}");
+        }
+        assert_eq!(list("one", Some(1)).unwrap().in_use, 2);
+        let problem = list("three", None).unwrap_err();
+        assert_eq!((problem.code, problem.field.as_str()), (Code::NotFound, "vnic"));
+        let problem = list("", Some(u64::MAX)).unwrap_err();
+        assert_eq!((problem.code, problem.field.as_str()), (Code::InvalidArgument, "limit"));
         controller.switch.stop();
     }
 }

@@ -54,7 +54,7 @@ use std::time::Duration;
 use answers::Answers;
 pub use configuration::reload;
 pub use connection::{Accepted, Role};
-use connection::{Caller, Places};
+use connection::{ByRole, Caller, Places};
 use current::View;
 pub use flow_rules::{ManualRules, message as flow_rule};
 pub use followed::{Followed, follow, rank, read_object, shared_by, shared_object};
@@ -94,7 +94,7 @@ pub type Job = Box<dyn FnOnce(&mut Controller) + Send>;
 
 /// Requests of one connection that are under way at a time; others wait.
 const REQUESTS: usize = 32;
-/// Streams of all clients that watch: each may hold what its client does not read, half a MiB of it.
+/// Streams of all clients that watch and may do the same: each may hold what its client does not read, half a MiB of it.
 const WATCHERS: usize = 64;
 /// Streams of one connection: as many as it has requests under way, beside all that may watch.
 const STREAMS: u32 = (REQUESTS + WATCHERS) as u32;
@@ -115,7 +115,7 @@ const BACKLOG: usize = 64;
 struct Control {
     asker: Asker,
     /// Places of those that watch.
-    watchers: Arc<Semaphore>,
+    watchers: ByRole<Arc<Semaphore>>,
     /// The turn to write something of the whole config.
     writing: Arc<Semaphore>,
 }
@@ -123,12 +123,13 @@ struct Control {
 impl Control {
     fn new(jobs: mpsc::Sender<Job>) -> Self {
         let places = |count| Arc::new(Semaphore::new(count));
-        Self { asker: Asker::new(jobs), watchers: places(WATCHERS), writing: places(1) }
+        let watchers = ByRole { owners: places(WATCHERS), readers: places(WATCHERS) };
+        Self { asker: Asker::new(jobs), watchers, writing: places(1) }
     }
 
     /// A place to watch from, until it is dropped.
-    fn watcher(&self) -> Result<OwnedSemaphorePermit, Problem> {
-        self.watchers.clone().try_acquire_owned().map_err(|_| {
+    fn watcher(&self, role: Role) -> Result<OwnedSemaphorePermit, Problem> {
+        self.watchers.of(role).clone().try_acquire_owned().map_err(|_| {
             let message =
                 format!("{WATCHERS} streams are watched already; end one, or watch several kinds with one");
             Problem::new(Code::ResourceExhausted, "", message)
@@ -225,7 +226,7 @@ async fn serve(
     connections: mpsc::Receiver<Accepted>,
     mut tcps: mpsc::Receiver<Tcp>,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let places = Arc::new(Places::new());
+    let places = Places::new();
     let (by_tcp, others) = mpsc::channel(BACKLOG);
     tokio::spawn(async move {
         while let Some(tcp) = tcps.recv().await {

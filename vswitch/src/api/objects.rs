@@ -5,6 +5,7 @@ use tonic::{Code, Request, Response, Status};
 use vswitch_api::v1::objects_server::Objects;
 use vswitch_api::v1::{self, Kind, operation::Operation};
 
+use super::connection::Caller;
 use super::current::{PortStates, View, entry};
 use super::plan::{self, Step};
 use super::refusal::{Problem, Problems};
@@ -161,8 +162,9 @@ impl Objects for Service {
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let role = Caller::role_of(&request);
         let kinds = watching::kinds(&request.into_inner().kinds)?;
-        let stream = watching::objects(self.control.clone(), kinds).await?;
+        let stream = watching::objects(self.control.clone(), kinds, role).await?;
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }

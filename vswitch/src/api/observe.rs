@@ -13,6 +13,7 @@ use vswitch_api::v1;
 use vswitch_api::v1::observe_server::Observe;
 
 use super::Control;
+use super::connection::Caller;
 use super::refusal::Problem;
 use crate::controller::Controller;
 use crate::switch::events::Happening;
@@ -128,13 +129,17 @@ fn events(controller: &mut Controller, count: usize) -> v1::ListEventsResponse {
     v1::ListEventsResponse { events: log.iter().skip(skipped).map(event).collect(), count: log.count() }
 }
 
-/// Sends the events after `after`, and then what happens, until the client goes.
+/// Sends the events after `after`, and then what happens, until the client goes. One that has heard of more than there were so far heard
+/// of them from a switch before this one: it is told all that is kept.
 async fn tell_events(
     control: Control,
     mut after: u64,
     stream: mpsc::Sender<Result<v1::Event, Status>>,
 ) -> Result<(), Problem> {
     let mut newest = control.ask("watching events", |controller| controller.switch.events().watch()).await?;
+    if after > *newest.borrow() {
+        after = 0;
+    }
     newest.mark_changed();
     loop {
         tokio::select! {
@@ -201,8 +206,8 @@ impl Observe for Service {
         request: Request<v1::WatchEventsRequest>,
     ) -> Result<Response<Self::WatchEventsStream>, Status> {
         let (stream, receiver) = mpsc::channel(WAITING);
+        let place = self.control.watcher(Caller::role_of(&request))?;
         let (control, after) = (self.control.clone(), request.into_inner().after);
-        let place = self.control.watcher()?;
         tokio::spawn(async move {
             let _place = place;
             if let Err(problem) = tell_events(control, after, stream.clone()).await {
@@ -210,5 +215,44 @@ impl Observe for Service {
             }
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::switch::testing;
+
+    #[tokio::test]
+    async fn whoever_watches_on_after_a_restart_is_told_all_that_is_kept() {
+        let mut controller = Controller::new(testing::start(""), None);
+        for number in 0..3 {
+            controller.switch.note("fault", format!("fault {number}"), json!({}));
+        }
+        let count = controller.switch.events().count();
+        for (after, told) in [(0, count), (count - 1, 1), (count + 500, count)] {
+            let (jobs, mut asked) = mpsc::channel(1);
+            let (stream, mut events) = mpsc::channel(WAITING);
+            let watching = tell_events(Control::new(jobs), after, stream);
+            let serving = async {
+                for _ in 0..2 {
+                    asked.recv().await.unwrap()(&mut controller);
+                }
+                let mut numbers = Vec::new();
+                for _ in 0..told {
+                    numbers.push(events.recv().await.unwrap().unwrap().number);
+                }
+                assert!(events.try_recv().is_err());
+                numbers
+            };
+            let numbers = tokio::select! {
+                numbers = serving => numbers,
+                ended = watching => panic!("{ended:?}"),
+            };
+            assert_eq!(numbers, (count - told + 1..=count).collect::<Vec<_>>(), "after {after}");
+        }
+        controller.switch.stop();
     }
 }

@@ -176,23 +176,31 @@ fn get_port_xstats(
 fn clear_port_stats(
     controller: &mut Controller,
     _: v1::ClearPortStatsRequest,
-) -> Result<v1::ClearPortStatsResponse, Problem> {
+) -> Result<v1::ClearPortStatsResponse, Problems> {
     let baseline = view::baseline(&controller.switch, true, false);
     controller.switch.set_baseline(baseline);
-    for (_, port) in controller.switch.ports().iter() {
-        port.port.reset_stats().map_err(fault)?;
-    }
+    let ports = controller.switch.ports().iter();
+    all_cleared(ports.map(|(_, port)| port.port.reset_stats()))?;
     Ok(v1::ClearPortStatsResponse {})
 }
 
 fn clear_port_xstats(
     controller: &mut Controller,
     _: v1::ClearPortXstatsRequest,
-) -> Result<v1::ClearPortXstatsResponse, Problem> {
-    for (_, port) in controller.switch.ports().iter() {
-        port.port.reset_xstats().map_err(fault)?;
-    }
+) -> Result<v1::ClearPortXstatsResponse, Problems> {
+    let ports = controller.switch.ports().iter();
+    all_cleared(ports.map(|(_, port)| port.port.reset_xstats()))?;
     Ok(v1::ClearPortXstatsResponse {})
+}
+
+/// Goes through all ports, and says in the end which of them refused.
+fn all_cleared(ports: impl Iterator<Item = Result<(), PortError>>) -> Result<(), Problems> {
+    let refused = ports.filter_map(Result::err).map(|error| {
+        let problem = fault(error);
+        Problem { message: format!("{}; what is not named here is cleared", problem.message), ..problem }
+    });
+    let refused: Vec<Problem> = refused.collect();
+    if refused.is_empty() { Ok(()) } else { Err(Problems(refused)) }
 }
 
 fn detach_port(
@@ -299,6 +307,22 @@ mod tests {
         let left: Vec<&str> = controller.switch.ports().iter().map(|(_, port)| port.name.as_str()).collect();
         assert_eq!(left, ["up"]);
         controller.switch.stop();
+    }
+
+    #[test]
+    fn a_port_that_refuses_keeps_no_other_from_being_cleared() {
+        let refusal = |name: &str| Err(PortError::Busy(name.to_owned()));
+        let mut asked = 0;
+        let ports = [Ok(()), refusal("first"), Ok(()), refusal("second"), Ok(())];
+        let Problems(problems) = all_cleared(ports.into_iter().inspect(|_| asked += 1)).unwrap_err();
+        assert_eq!((asked, problems.len()), (5, 2));
+        for (problem, name) in problems.iter().zip(["first", "second"]) {
+            assert_eq!(problem.field, "port");
+            let told =
+                problem.message.contains(name) && problem.message.contains("not named here is cleared");
+            assert!(told, "{problem:?}");
+        }
+        assert_eq!(all_cleared([Ok(()), Ok(())].into_iter()), Ok(()));
     }
 
     #[test]

@@ -5,25 +5,45 @@ use std::net::IpAddr;
 
 use pipelines::snapshot::Snapshot;
 use pmd::rdma::{Device, DevicePort, Gid, GidKind, Inventory};
+use tokio::sync::Mutex;
 use tonic::Code;
 use vswitch_api::v1;
 use vswitch_api::v1::rdma_server::Rdma;
 
+use super::Control;
 use super::refusal::{Problem, Problems};
 use super::service::service;
 use crate::controller::Controller;
 use crate::rdma;
 
 service! { Rdma {
-    reads list_rdma_devices(ListRdmaDevicesRequest) -> ListRdmaDevicesResponse: "looking at RDMA devices",
+    asks list_rdma_devices(ListRdmaDevicesRequest) -> ListRdmaDevicesResponse: "looking at RDMA devices",
 } }
 
-fn list_rdma_devices(
-    controller: &mut Controller,
+async fn list_rdma_devices(
+    control: &Control,
+    what: &'static str,
     request: v1::ListRdmaDevicesRequest,
 ) -> Result<v1::ListRdmaDevicesResponse, Problems> {
-    let mut inventory = rdma::look()?;
-    let quotas = quotas(controller)?;
+    list(control, what, request, rdma::look).await
+}
+
+/// What a look found, which may take seconds: control does what others ask meanwhile.
+async fn list(
+    control: &Control,
+    what: &'static str,
+    request: v1::ListRdmaDevicesRequest,
+    look: impl FnOnce() -> Result<Inventory, rdma::Error> + Send + 'static,
+) -> Result<v1::ListRdmaDevicesResponse, Problems> {
+    /// Of all who ask, one has a thread look.
+    static TURN: Mutex<()> = Mutex::const_new(());
+    let turn = TURN.lock().await;
+    let found = tokio::task::spawn_blocking(look).await;
+    drop(turn);
+    let mut inventory = found.map_err(|error| Problem::internal(format!("{what}: {error}")))??;
+    let known =
+        control.ask(what, |controller| (quotas(controller), controller.switch.snapshot().clone())).await?;
+    let (quotas, snapshot) = (known.0?, known.1);
     let wanted = (!request.device.is_empty()).then_some(request.device);
     if let Some(wanted) = &wanted {
         if inventory.get(wanted).is_none() {
@@ -35,7 +55,7 @@ fn list_rdma_devices(
         inventory.devices.retain(|device| device.name == *wanted);
         inventory.notes.retain(|note| note.starts_with(&format!("{wanted}:")));
     }
-    let answer = message(&inventory, &vips(controller.switch.snapshot()), quotas);
+    let answer = message(&inventory, &vips(&snapshot), quotas);
     Ok(v1::ListRdmaDevicesResponse { device: wanted, ..answer })
 }
 
@@ -140,5 +160,38 @@ fn gid(gid: &Gid, vips: &Vips) -> v1::RdmaGid {
         r#type: gid.kind.to_string(),
         interface: gid.netdev.clone(),
         vnics: owners(gid, vips).unwrap_or_default().to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::switch::testing;
+
+    #[tokio::test]
+    async fn control_does_what_others_ask_while_devices_are_looked_at() {
+        let mut controller = Controller::new(testing::start(""), None);
+        let (jobs, mut asked) = mpsc::channel(1);
+        let control = Control::new(jobs);
+        let (found, waits) = std::sync::mpsc::channel();
+        let look = move || {
+            waits.recv().unwrap();
+            Ok(Inventory { devices: Vec::new(), notes: vec!["none".into()] })
+        };
+        let others = async {
+            control.ask("a question of somebody else", |_| ()).await.unwrap();
+            found.send(()).unwrap();
+        };
+        let serve = async {
+            for _ in 0..2 {
+                asked.recv().await.unwrap()(&mut controller);
+            }
+        };
+        let request = v1::ListRdmaDevicesRequest::default();
+        let (listed, (), ()) = tokio::join!(list(&control, "a look", request, look), others, serve);
+        assert_eq!(listed.unwrap().notes, ["none"]);
+        controller.switch.stop();
     }
 }

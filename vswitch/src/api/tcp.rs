@@ -22,15 +22,13 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto::ring, version};
 use tokio_rustls::server::TlsStream;
 use webpki::EndEntityCert;
 
-use super::connection::{Accepted, Role};
+use super::connection::{Accepted, Role, SentAway};
 use crate::config::ApiTcpConfig;
 
 /// How long a client may take to show who it is.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Handshakes under way at a time; a client too many is sent away.
 const HANDSHAKES: usize = 32;
-/// Connections by TCP at a time.
-const CONNECTIONS: usize = 64;
 /// Connections that may wait to be taken.
 const BACKLOG: u32 = 128;
 /// Between two attempts to take connections when the system has no more room for them.
@@ -160,6 +158,15 @@ fn listener(address: SocketAddr, anywhere: bool) -> io::Result<StdListener> {
     socket.listen(BACKLOG)?.into_std()
 }
 
+/// Clients that did not get as far as to be connections.
+#[derive(Default)]
+struct ByReason {
+    too_many: SentAway,
+    silent: SentAway,
+    /// Those with whom no TLS could be spoken.
+    refused: SentAway,
+}
+
 /// The listening socket.
 #[derive(Debug)]
 pub struct Tcp {
@@ -190,8 +197,8 @@ impl Tcp {
     /// Takes connections until nobody takes them over.
     pub(super) async fn serve(self, accepted: mpsc::Sender<Accepted>) -> io::Result<()> {
         let listener = TcpListener::from_std(self.listener)?;
-        let (handshakes, places) =
-            (Arc::new(Semaphore::new(HANDSHAKES)), Arc::new(Semaphore::new(CONNECTIONS)));
+        let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+        let sent_away = Arc::<ByReason>::default();
         loop {
             let stream = tokio::select! {
                 stream = listener.accept() => stream,
@@ -206,22 +213,22 @@ impl Tcp {
                     continue;
                 }
             };
-            let (Ok(handshake), Ok(place)) =
-                (handshakes.clone().try_acquire_owned(), places.clone().try_acquire_owned())
-            else {
-                tracing::debug!("an API client was sent away: there are too many");
+            let Ok(handshake) = handshakes.clone().try_acquire_owned() else {
+                sent_away.too_many.add(format_args!("{HANDSHAKES} are saying who they are already"));
                 continue;
             };
-            let (keys, accepted) = (self.keys.clone(), accepted.clone());
+            let (keys, accepted, sent_away) = (self.keys.clone(), accepted.clone(), sent_away.clone());
             tokio::spawn(async move {
                 let _handshake = handshake;
                 match tokio::time::timeout(HANDSHAKE, shake(&keys, stream)).await {
                     Ok(Ok(Some((stream, role)))) => {
-                        let _ = accepted.send(Accepted::by_tls(stream, role, place)).await;
+                        let _ = accepted.send(Accepted::by_tls(stream, role)).await;
                     }
                     Ok(Ok(None)) => {}
-                    Ok(Err(error)) => tracing::debug!(%error, "an API client was sent away"),
-                    Err(_) => tracing::debug!("an API client was sent away: it did not say who it is"),
+                    Ok(Err(error)) => sent_away.refused.add(error),
+                    Err(_) => sent_away
+                        .silent
+                        .add(format_args!("they did not say who they are within {HANDSHAKE:?}")),
                 }
             });
         }

@@ -141,8 +141,8 @@ fn list_locations(
         add(vpc.vni, Some(address), mac, format!("vnic {}", vnic.name), String::new(), "floating");
     }
     for location in switch.topology().locations().filter(|location| wanted(location.vni)) {
-        let vpc = snapshot.vpcs.iter().flatten().find(|vpc| vpc.vni == location.vni);
-        let found = vpc.and_then(|vpc| snapshot.location(vpc.index, Destination::Ip(location.vip)));
+        let vpc = snapshot.vnis.get(u128::from(location.vni.get()));
+        let found = vpc.and_then(|vpc| snapshot.location(vpc, Destination::Ip(location.vip)));
         let state = state_of(snapshot, found.map(|found| found.slot));
         let hops = next_hops(switch.topology(), snapshot, location.vtep);
         add(location.vni, Some(location.vip), location.mac, format!("vtep {}", location.vtep), hops, state);

@@ -6,6 +6,7 @@ use toml::Value;
 use tonic::Code;
 use vswitch_api::v1::{self, Kind, object::Spec, port_spec};
 
+use super::Role;
 use super::index::Index;
 use super::kinds::{self, Item};
 use super::places;
@@ -235,4 +236,21 @@ proptest! {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn those_who_look_leave_the_others_their_streams() {
+    let (jobs, _) = tokio::sync::mpsc::channel(1);
+    let control = super::Control::new(jobs);
+    let mut held = Vec::new();
+    let problem = loop {
+        match control.watcher(Role::Reader) {
+            Ok(place) => held.push(place),
+            Err(problem) => break problem,
+        }
+    };
+    assert_eq!((problem.code, held.len()), (Code::ResourceExhausted, super::WATCHERS));
+    assert!(control.watcher(Role::Owner).is_ok());
+    held.pop();
+    assert!(control.watcher(Role::Reader).is_ok());
 }

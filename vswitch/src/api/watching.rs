@@ -1,25 +1,29 @@
-//! What changes, as it changes: a client that does not read its stream holds up nobody but itself, and one that lags behind too far
-//! is told to begin anew.
+//! What changes, as it changes: a client that does not read its stream holds up nobody but itself, and one that lags behind too far,
+//! or reads nothing for too long, is told to begin anew: objects and configs that have gone stay in memory for as long as it is behind.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc::error::SendTimeoutError;
 use tokio::sync::{broadcast, mpsc, watch};
 use tonic::{Code, Status};
 use vswitch_api::v1::{self, Kind, watch_response::Event};
 
-use super::Control;
 use super::current::{PortStates, View, entry};
 use super::kinds::{self, Item};
 use super::objects::PAGE;
 use super::places::{place, read};
 use super::refusal::Problem;
+use super::{Control, Role};
 use crate::controller::Controller;
 use crate::state::ownership::Ownership;
 use crate::switch::changes::Changed;
 
 /// Messages of a stream that wait for its client.
 const WAITING: usize = 64;
+/// How long a client may read nothing while its stream is full.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 type Stream = mpsc::Sender<Result<v1::WatchResponse, Status>>;
 /// Of objects with ports, by kind and id: the name of the port, and the state that was told.
@@ -46,8 +50,9 @@ pub(super) fn kinds(asked: &[i32]) -> Result<Vec<Kind>, Problem> {
 pub(super) async fn objects(
     control: Control,
     kinds: Vec<Kind>,
+    role: Role,
 ) -> Result<mpsc::Receiver<Result<v1::WatchResponse, Status>>, Problem> {
-    let place = control.watcher()?;
+    let place = control.watcher(role)?;
     // At one moment, so that nothing is missed between the two, and nothing told twice.
     let (view, ports, changes, turns) = control
         .ask("watching objects", |controller| {
@@ -56,7 +61,7 @@ pub(super) async fn objects(
         })
         .await?;
     let (stream, receiver) = mpsc::channel(WAITING);
-    let watcher = Watcher { control, kinds, stream, told: Told::new() };
+    let watcher = Watcher { control, kinds, stream, told: Told::new(), patience: PATIENCE };
     tokio::spawn(async move {
         let _place = place;
         let stream = watcher.stream.clone();
@@ -73,6 +78,7 @@ struct Watcher {
     kinds: Vec<Kind>,
     stream: Stream,
     told: Told,
+    patience: Duration,
 }
 
 impl Watcher {
@@ -172,7 +178,45 @@ impl Watcher {
 
     async fn send(&self, event: Event, revision: u64) -> Result<(), Problem> {
         let response = v1::WatchResponse { event: Some(event), revision };
-        let gone = |_| Problem::new(Code::Cancelled, "", "the client is gone".into());
-        self.stream.send(Ok(response)).await.map_err(gone)
+        self.stream.send_timeout(Ok(response), self.patience).await.map_err(|error| match error {
+            SendTimeoutError::Closed(_) => Problem::new(Code::Cancelled, "", "the client is gone".into()),
+            SendTimeoutError::Timeout(_) => {
+                let message = format!("nothing was read for {:?}; watch anew", self.patience);
+                Problem::new(Code::DataLoss, "", message)
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::switch::testing;
+
+    const VPCS: &str = "[[vpc]]\nname = \"red\"\nvni = 100\n[[vpc]]\nname = \"blue\"\nvni = 200\n";
+
+    #[tokio::test]
+    async fn a_stream_that_nobody_reads_ends_and_keeps_nothing_in_memory() {
+        let mut switch = testing::start(VPCS);
+        let (jobs, _) = mpsc::channel(1);
+        let (stream, mut messages) = mpsc::channel(1);
+        let patience = Duration::from_millis(50);
+        let kinds = vec![Kind::Vpc];
+        let watcher = Watcher {
+            control: Control::new(jobs),
+            kinds,
+            stream: stream.clone(),
+            told: Told::new(),
+            patience,
+        };
+        let changes = switch.changes();
+        let (view, ports) = (View::of(&switch), PortStates::of(&switch));
+        let ended = watcher.run(view, ports, changes.watch(), changes.watch_ports()).await;
+        let problem = ended.unwrap_err();
+        assert_eq!(problem.code, Code::DataLoss);
+        assert_eq!(problem.message, "nothing was read for 50ms; watch anew");
+        assert!(!switch.changes().is_watched());
+        assert!(messages.try_recv().is_ok() && messages.try_recv().is_err(), "what waited is still there");
+        switch.stop();
     }
 }

@@ -7,7 +7,7 @@ use vswitch_api::v1::configuration_client::ConfigurationClient;
 
 use super::{Entry, Session, View, ask, shown, told};
 use crate::console::{Args, CommandError, Output};
-use crate::state::files::{read_text, write_whole};
+use crate::state::files::{read_text, write_named};
 
 /// A command file may load others, so deep.
 const MAX_DEPTH: u32 = 8;
@@ -47,7 +47,8 @@ pub(super) fn commands() -> Vec<Entry> {
         },
         Entry {
             syntax: "save <file:path>",
-            help: "Write the running config to a file, but for what others own, such as vNICs of pods",
+            help: "Write the running config to a file, but for what others own, such as vNICs of pods; a file that is there keeps its mode \
+                   and owner, a new one is its owner's alone",
             rpc: "Configuration.ExportConfig",
             run: save,
         },
@@ -97,8 +98,7 @@ fn load_config(session: &mut Session, args: &Args) -> Result<Output, CommandErro
 fn save(session: &mut Session, args: &Args) -> Result<Output, CommandError> {
     let path: PathBuf = args.get("file")?;
     let answer = ask!(session, ConfigurationClient.export_config(v1::ExportConfigRequest {}))?;
-    write_whole(&path, &answer.toml)
-        .map_err(|error| CommandError::new(format!("{}: {error}", path.display())))?;
+    write_named(&path, &answer.toml).map_err(CommandError::new)?;
     let others: u32 = answer.left_out.iter().map(|of| of.objects).sum();
     let others = match others {
         0 => String::new(),

@@ -104,7 +104,7 @@ pub(super) fn commands() -> Vec<Entry> {
         },
         Entry {
             syntax: "show events [<count:uint>]",
-            help: "What happened lately, the newest last; the last 20 or so many, of 256 that are remembered",
+            help: "What happened lately, the newest last; the last 20 or so many, of 256 that are remembered, and 256 that tenants cause",
             rpc: "Observe.ListEvents",
             run: |session, args| {
                 let count = count(args, EVENTS);

@@ -39,12 +39,15 @@ pub trait Shown {
 pub struct Output(Box<dyn Shown>);
 
 /// Both forms, made already.
-struct Ready {
-    text: String,
-    json: serde_json::Value,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// For people.
+    pub text: String,
+    /// For programs.
+    pub json: serde_json::Value,
 }
 
-impl Shown for Ready {
+impl Shown for Said {
     fn text(&self) -> String {
         self.text.clone()
     }
@@ -57,7 +60,7 @@ impl Shown for Ready {
 impl Output {
     /// Both forms.
     pub fn new(text: impl Into<String>, json: serde_json::Value) -> Self {
-        Self::of(Ready { text: text.into(), json })
+        Self::of(Said { text: text.into(), json })
     }
 
     /// What has both forms.
@@ -112,12 +115,21 @@ pub struct CommandError {
     pub is_lost: bool,
     /// What it names is not there.
     pub is_not_found: bool,
+    /// What those commands of a file said that came before it, in one form as in the other.
+    pub before: Option<Box<Said>>,
 }
 
 impl CommandError {
     /// An error of no particular column.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { column: None, message: message.into(), argument: None, is_lost: false, is_not_found: false }
+        Self {
+            column: None,
+            message: message.into(),
+            argument: None,
+            is_lost: false,
+            is_not_found: false,
+            before: None,
+        }
     }
 
     /// An error of a column.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::grammar::{Program, Step};
-use super::lexer::{self, Token};
+use super::lexer;
 use super::matcher;
 
 /// One thing that could come next.
@@ -32,7 +32,7 @@ pub(super) fn at_end(programs: &[&Program], line: &str, values: &dyn Fn(&str) ->
         .last()
         .is_some_and(|token| !token.quoted && line.get(token.start..) == Some(token.text.as_str()));
     // A comment behind the last word leaves nothing to complete.
-    if !open && line.trim_end().len() > tokens.last().map_or(0, end_of) {
+    if !open && line.trim_end().len() > tokens.last().map_or(0, |token| token.end) {
         return nothing();
     }
     let partial = if open { tokens.pop() } else { None };
@@ -69,9 +69,4 @@ pub(super) fn at_end(programs: &[&Program], line: &str, values: &dyn Fn(&str) ->
     candidates.sort_by(|a, b| (a.hint, &a.text).cmp(&(b.hint, &b.text)));
     candidates.dedup();
     Completion { start, candidates }
-}
-
-/// At least where a token ends; quotes make it end later, never earlier.
-fn end_of(token: &Token) -> usize {
-    if token.quoted { usize::MAX } else { token.start + token.text.len() }
 }

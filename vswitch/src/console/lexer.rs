@@ -10,6 +10,8 @@ pub struct Token {
     pub text: String,
     /// Where it starts in the line, in bytes.
     pub start: usize,
+    /// Where it ends there, its quotes included.
+    pub end: usize,
     /// Its column, from 1, in characters.
     pub column: usize,
     /// It was in quotes, so it is no keyword.
@@ -54,7 +56,8 @@ pub fn split(line: &str) -> Result<Vec<Token>, CommandError> {
                 text.push(c);
             }
         }
-        tokens.push(Token { text, start, column, quoted });
+        let end = chars.peek().map_or(line.len(), |(_, (at, _))| *at);
+        tokens.push(Token { text, start, end, column, quoted });
     }
     Ok(tokens)
 }
@@ -94,6 +97,8 @@ mod tests {
         assert_eq!(words("a#b"), ["a#b"]);
         let tokens = split("\u{e4}\u{e4} \"x\"").unwrap();
         assert_eq!((tokens[1].start, tokens[1].column, tokens[1].quoted), (5, 4, true));
+        let ends = |line: &str| split(line).unwrap().iter().map(|token| token.end).collect::<Vec<_>>();
+        assert_eq!(ends("\u{e4} \"x y\" z # \u{e4}"), [2, 8, 10]);
     }
 
     #[test]

@@ -61,8 +61,10 @@ pub(super) fn find(
     tokens: &[Token],
 ) -> Result<(usize, Args), CommandError> {
     let mut threads = begin(programs);
+    // Without the comment behind it.
+    let end = tokens.last().map_or(0, |token| token.end);
     for (index, token) in tokens.iter().enumerate() {
-        let rest = line.get(token.start..).unwrap_or("").trim_end();
+        let rest = line.get(token.start..end).unwrap_or("");
         threads = advance(programs, &threads, token, rest, index + 1 == tokens.len())?;
         if threads.iter().all(took_the_rest) {
             break;

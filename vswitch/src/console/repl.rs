@@ -143,6 +143,9 @@ fn run_line<C>(
     match session.command(line) {
         Ok(answer) => show(&answer, options.json, output),
         Err(error) => {
+            if let Some(before) = &error.before {
+                show(&Output::of((**before).clone()), options.json, output)?;
+            }
             writeln!(errors, "{}", printable(&error.to_string()))?;
             Ok(if error.is_lost { LineResult::Lost } else { LineResult::Badly })
         }

@@ -63,11 +63,53 @@ pub(crate) fn remove_unfinished(path: &std::path::Path) {
 
 /// Replaces a file by a new one that only its owner reads; after a crash it is either the old or the new one.
 pub(crate) fn write_whole(path: &std::path::Path, text: &str) -> std::io::Result<()> {
+    write_whole_as(path, text, |_| Ok(()))
+}
+
+/// Writes a file that somebody named: whoever could read one that was there can read the new one, and no other does. A symbolic link
+/// leads to the file that is replaced.
+///
+/// # Errors
+/// What is wrong, with the path. Nothing is replaced then; what is no regular file never is.
+pub(crate) fn write_named(path: &std::path::Path, text: &str) -> Result<(), String> {
+    use std::os::unix::fs::{MetadataExt, fchown};
+    let shown = path.display();
+    let fault = |error: std::io::Error| format!("{shown}: {error}");
+    let path = match path.canonicalize() {
+        Ok(path) => path,
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(fault(error)),
+        Err(_) if path.is_symlink() => return Err(format!("{shown} is a symbolic link to no file")),
+        Err(_) => return write_whole(path, text).map_err(fault),
+    };
+    let old = path.metadata().map_err(fault)?;
+    if !old.is_file() {
+        return Err(format!("{shown} is not a regular file; choose another path"));
+    }
+    let as_before = |file: &std::fs::File| {
+        let new = file.metadata()?;
+        let changed = |old: u32, new: u32| (old != new).then_some(old);
+        let (user, group) = (changed(old.uid(), new.uid()), changed(old.gid(), new.gid()));
+        if user.is_some() || group.is_some() {
+            let text = |error| format!("cannot keep its owner {}:{}: {error}", old.uid(), old.gid());
+            fchown(file, user, group).map_err(|error| std::io::Error::new(error.kind(), text(error)))?;
+        }
+        file.set_permissions(old.permissions())
+    };
+    write_whole_as(&path, text, as_before).map_err(fault)
+}
+
+/// Replaces a file by a new one that `protect` says the owner and the mode of, once it is written.
+fn write_whole_as(
+    path: &std::path::Path,
+    text: &str,
+    protect: impl FnOnce(&std::fs::File) -> std::io::Result<()>,
+) -> std::io::Result<()> {
     use std::io::Write;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let (mut file, temporary) = new_beside(path)?;
     let result = (|| {
         file.write_all(text.as_bytes())?;
+        protect(&file)?;
         file.sync_all()?;
         std::fs::rename(&temporary, path)?;
         std::fs::File::open(folder.unwrap_or(std::path::Path::new(".")))?.sync_all()
@@ -104,6 +146,56 @@ mod tests {
         assert!(!unfinished.exists());
         assert!(others.iter().all(|name| folder.join(name).exists()));
         remove_unfinished(&folder.join("no/such/folder"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_somebody_named_keeps_its_mode_and_owner() {
+        use std::os::unix::fs::{MetadataExt, chown};
+        let folder = std::env::temp_dir().join(format!("vswitch-named-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (path, link) = (folder.join("vswitch.toml"), folder.join("link"));
+        let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        write_named(&path, "new").unwrap();
+        assert_eq!(mode(), 0o600, "a new one is its owner's alone");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        // Whoever is not root can give no file away.
+        let others = chown(&path, Some(12_345), Some(54_321)).is_ok();
+        let before = std::fs::metadata(&path).unwrap();
+        symlink(&path, &link).unwrap();
+        for (through, text) in [(&path, "newer"), (&link, "newest")] {
+            write_named(through, text).unwrap();
+            let after = std::fs::metadata(&path).unwrap();
+            assert_eq!((mode(), after.uid(), after.gid()), (0o640, before.uid(), before.gid()), "{others}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        assert!(link.is_symlink());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_replaced() {
+        use std::os::unix::fs::FileTypeExt;
+        let folder = std::env::temp_dir().join(format!("vswitch-no-file-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("folder")).unwrap();
+        let [pipe, dangling, to_device] = ["pipe", "dangling", "device"].map(|name| folder.join(name));
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        symlink("/dev/null", &to_device).unwrap();
+        symlink(folder.join("nothing"), &dangling).unwrap();
+        for (path, fault) in [
+            (&pipe, "is not a regular file"),
+            (&to_device, "is not a regular file"),
+            (&folder.join("folder"), "is not a regular file"),
+            (&dangling, "is a symbolic link to no file"),
+            (&folder.join("no/such/folder"), "No such file"),
+        ] {
+            let error = write_named(path, "x").unwrap_err();
+            assert!(error.starts_with(&path.display().to_string()) && error.contains(fault), "{error}");
+        }
+        assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
+        assert!(std::fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+        assert!(dangling.is_symlink() && to_device.is_symlink());
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 4, "nothing else is left");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -64,7 +64,7 @@ impl Changes {
         self.ports.subscribe()
     }
 
-    pub(super) fn is_watched(&self) -> bool {
+    pub(crate) fn is_watched(&self) -> bool {
         self.watchers.receiver_count() > 0
     }
 

@@ -50,7 +50,7 @@ impl Switch {
     }
 
     /// A change that takes long, or a string of them, must not keep what else there is to do waiting.
-    pub(super) fn tend_if_due(&mut self) {
+    pub(crate) fn tend_if_due(&mut self) {
         let now = Instant::now();
         if now.saturating_duration_since(self.tended) >= Duration::from_millis(super::TEND_EVERY_MS) {
             self.tend_network(now);

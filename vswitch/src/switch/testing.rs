@@ -71,7 +71,7 @@ pub fn fill(worker: &WorkerHandle) -> Receiver<()> {
     worker.mailbox().post(WorkerCommand::Barrier(answer)).unwrap();
     // It has taken that one out by then.
     for _ in 0..2 {
-        while worker.mailbox().offer(WorkerCommand::NftClear) {}
+        while worker.mailbox().offer(WorkerCommand::QpForget(Vec::new())) {}
         std::thread::sleep(Duration::from_millis(50));
     }
     nobody

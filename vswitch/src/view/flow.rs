@@ -4,23 +4,28 @@ use pipelines::flow_key::{FlowKey, FlowPorts, Scope};
 use pipelines::nft::NftEntry;
 use pipelines::snapshot::Snapshot;
 use pipelines::stage::key::CLASS_NAMES;
+use worker::WorkerCommand;
 use worker::mailbox::WorkerError;
-use worker::{Pool, WorkerCommand};
+
+use crate::switch::Switch;
 
 /// Entries of an NFT read at a time.
 const PAGE: usize = 64;
 
-/// Goes through the NFTs of all workers: the worker's number, an entry, and the worker's time in ticks.
+/// Goes through the NFTs of all workers: the worker's number, an entry, and the worker's time in ticks. Control does what cannot wait
+/// between two pages.
 ///
 /// # Errors
 /// [`WorkerError`].
-pub fn each(pool: &Pool, mut visit: impl FnMut(usize, &NftEntry, u32)) -> Result<(), WorkerError> {
-    for (number, worker) in pool.workers.iter().enumerate() {
+pub fn each(switch: &mut Switch, mut visit: impl FnMut(usize, &NftEntry, u32)) -> Result<(), WorkerError> {
+    for number in 0..switch.pool().workers.len() {
         let mut from = Some(0);
         while let Some(start) = from {
-            let page = worker.mailbox().ask(|reply| WorkerCommand::Nft(start, PAGE, reply))?;
+            let mailbox = switch.pool().workers[number].mailbox();
+            let page = mailbox.ask(|reply| WorkerCommand::Nft(start, PAGE, reply))?;
             page.entries.iter().for_each(|entry| visit(number, entry, page.tick));
             from = page.next;
+            switch.tend_if_due();
         }
     }
     Ok(())

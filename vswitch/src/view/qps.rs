@@ -9,6 +9,8 @@ use pipelines::rcft::{QpKey, QpView, RcftStats};
 use worker::mailbox::WorkerError;
 use worker::{Pool, WorkerCommand};
 
+use crate::switch::Switch;
+
 /// Queue pairs read from a worker at a time.
 const PAGE: usize = 256;
 /// Queue pairs asked for by key at a time.
@@ -17,21 +19,54 @@ const KEYS: usize = 32;
 /// Views by key.
 pub type Views = HashMap<QpKey, QpView>;
 
-/// All queue pairs of one direction that `keep` holds for.
+/// How far it is through the workers' tables: which worker, and from which line on.
+type At = (usize, u32);
+
+/// All queue pairs of one direction that `keep` holds for. Control does what cannot wait between two pages.
 ///
 /// # Errors
 /// [`WorkerError`].
-pub fn all(pool: &Pool, direction: Direction, keep: impl Fn(&QpKey) -> bool) -> Result<Views, WorkerError> {
-    let mut views = Views::new();
-    for worker in &pool.workers {
-        let mut from = Some(0);
-        while let Some(start) = from {
-            let page = worker.mailbox().ask(|reply| WorkerCommand::Qps(direction, start, PAGE, reply))?;
-            page.entries.iter().filter(|view| keep(&view.key)).for_each(|view| add(&mut views, view));
-            from = page.next;
-        }
+pub fn all(
+    switch: &mut Switch,
+    direction: Direction,
+    keep: impl Fn(&QpKey) -> bool,
+) -> Result<Views, WorkerError> {
+    let (mut views, mut at) = (Views::new(), Some((0, 0)));
+    while let Some(from) = at {
+        at = page(switch.pool(), direction, from, &keep, &mut views)?;
+        switch.tend_if_due();
     }
     Ok(views)
+}
+
+/// As [`all`], without a pause.
+///
+/// # Errors
+/// [`WorkerError`].
+pub fn all_at_once(
+    pool: &Pool,
+    direction: Direction,
+    keep: impl Fn(&QpKey) -> bool,
+) -> Result<Views, WorkerError> {
+    let (mut views, mut at) = (Views::new(), Some((0, 0)));
+    while let Some(from) = at {
+        at = page(pool, direction, from, &keep, &mut views)?;
+    }
+    Ok(views)
+}
+
+/// A page more, and where to go on.
+fn page(
+    pool: &Pool,
+    direction: Direction,
+    (number, from): At,
+    keep: &impl Fn(&QpKey) -> bool,
+    views: &mut Views,
+) -> Result<Option<At>, WorkerError> {
+    let Some(worker) = pool.workers.get(number) else { return Ok(None) };
+    let page = worker.mailbox().ask(|reply| WorkerCommand::Qps(direction, from, PAGE, reply))?;
+    page.entries.iter().filter(|view| keep(&view.key)).for_each(|view| add(views, view));
+    Ok(Some(page.next.map_or((number + 1, 0), |next| (number, next))))
 }
 
 /// These queue pairs of one direction, as far as a worker has seen them.

@@ -94,7 +94,9 @@ impl Worker {
                         repeats.map(|(port, waiting)| PortBuffers { waiting, ..PortBuffers::of(port) });
                     let _ = reply.send(self.tx.buffers().chain(self.rx.buffers()).chain(repeats).collect());
                 }
-                WorkerCommand::NftClear => self.overlay.nft_mut().clear(),
+                WorkerCommand::NftClear(from, budget, reply) => {
+                    let _ = reply.send(self.overlay.nft_mut().clear_some(from, budget));
+                }
                 WorkerCommand::Hints(queue) => self.overlay.set_hints(queue.map(Hints::new)),
                 WorkerCommand::Usage(selectors, reply) => {
                     let _ =

@@ -131,8 +131,8 @@ pub enum WorkerCommand {
     Deliver(u32, Mbuf),
     /// Show part of the NFT, from this slot on, so many entries.
     Nft(u32, usize, Sender<NftPage>),
-    /// Forget all flows.
-    NftClear,
+    /// Forget flows, from this slot on, so many; the answer is where to go on.
+    NftClear(u32, u32, Sender<Option<u32>>),
     /// Tell of flows here, or no more.
     Hints(Option<HintQueue>),
     /// Say how much of these flows there was, as far as they are known. Some hundred at a time.
@@ -351,7 +351,7 @@ mod tests {
         for _ in 0..2 * DEPTH {
             assert_eq!(handle.ask(WorkerCommand::Barrier), stuck);
         }
-        assert_eq!(handle.post(WorkerCommand::NftClear), stuck);
+        assert_eq!(handle.post(WorkerCommand::Forward(true)), stuck);
         assert!(start.elapsed() < first * DEPTH as u32 / 2, "{:?}", start.elapsed());
         let text = error.to_string();
         assert!(text.contains("worker 3 on core 7") && text.contains("restart"), "{text}");
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn repair_a_request_that_is_not_taken_comes_back() {
         let (handle, mailbox) = with_patience(3, 7, Duration::from_millis(20));
-        while handle.offer(WorkerCommand::NftClear) {}
+        while handle.offer(WorkerCommand::Forward(true)) {}
         let (reply, _answer) = bounded(1);
         let hand_over =
             |reply| handle.hand_over(WorkerCommand::RemovePort(5, reply)).map_err(|unposted| *unposted);

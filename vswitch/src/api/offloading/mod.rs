@@ -16,6 +16,7 @@ use vswitch_api::v1;
 use vswitch_api::v1::OffloadPlace;
 use vswitch_api::v1::offloading_server::Offloading;
 
+use super::named::listed;
 use super::refusal::{Problem, Problems};
 use super::service::service;
 use crate::controller::Controller;
@@ -67,7 +68,7 @@ fn list_offload_flows(
     controller: &mut Controller,
     request: v1::ListOffloadFlowsRequest,
 ) -> Result<v1::ListOffloadFlowsResponse, Problem> {
-    let limit = usize::try_from(request.count.unwrap_or(DEFAULT_FLOWS)).unwrap_or(usize::MAX);
+    let limit = listed("count", request.count.unwrap_or(DEFAULT_FLOWS), "flows")?;
     let snapshot = controller.switch.snapshot();
     let mut flows: Vec<FlowState> = controller.switch.offload().flows().collect();
     let order = |flow: &FlowState| {

@@ -19,7 +19,7 @@ use vswitch_api::v1::queue_pairs_server::QueuePairs;
 use wire::Qpn;
 
 use self::direction::{DirectionRow, Order};
-use super::named::vnic;
+use super::named::{MOST_LISTED, vnic};
 use super::refusal::{Problem, Problems};
 use super::service::service;
 use crate::controller::Controller;
@@ -29,8 +29,6 @@ use crate::view::qps::{self, Views};
 
 /// Queue pairs of each direction in a list.
 const LISTED: usize = 1000;
-/// Most queue pairs of those with the most of something.
-const MOST_TOP: u64 = 10_000;
 
 service! { QueuePairs {
     reads get_queue_pair_usage(GetQueuePairUsageRequest) -> GetQueuePairUsageResponse: "counting queue pairs",
@@ -141,7 +139,7 @@ fn list_queue_pairs(
     controller: &mut Controller,
     request: v1::ListQueuePairsRequest,
 ) -> Result<v1::ListQueuePairsResponse, Problems> {
-    let switch = &controller.switch;
+    let switch = &mut controller.switch;
     let snapshot = switch.snapshot().clone();
     let vnic = vnic(&snapshot, &request.vnic)?;
     let now = switch.pool().now().tick;
@@ -149,7 +147,7 @@ fn list_queue_pairs(
     let keys: Vec<QpKey> = seen.iter().map(|seen| QpKey::from_words(seen.key)).collect();
     let out = qps::of(switch.pool(), Direction::Out, &keys)?;
     let mut into: Vec<QpView> =
-        qps::all(switch.pool(), Direction::In, |key| is_to(vnic, key))?.into_values().collect();
+        qps::all(switch, Direction::In, |key| is_to(vnic, key))?.into_values().collect();
     into.sort_by_key(|view| (view.key.address(), view.key.qpn().get()));
     let from_wire = into.len() as u64;
     let out = seen
@@ -172,12 +170,12 @@ fn list_top_queue_pairs(
     request: v1::ListTopQueuePairsRequest,
 ) -> Result<v1::ListTopQueuePairsResponse, Problems> {
     let v1::ListTopQueuePairsRequest { vnic: name, count, order: by } = request;
-    if count == 0 || count > MOST_TOP {
-        let message = format!("{count} is out of range; ask for 1 to {MOST_TOP} queue pairs");
+    if count == 0 || count > MOST_LISTED {
+        let message = format!("{count} is out of range; ask for 1 to {MOST_LISTED} queue pairs");
         return Err(Problem::invalid("count", message).into());
     }
     let order = Order::read(&by)?;
-    let switch = &controller.switch;
+    let switch = &mut controller.switch;
     let snapshot = switch.snapshot().clone();
     let wanted = (!name.is_empty()).then(|| vnic(&snapshot, &name)).transpose()?;
     let of_vnic = |key: &QpKey| match (wanted, key.scope()) {
@@ -194,7 +192,7 @@ fn list_top_queue_pairs(
     };
     let mut both: Vec<(Direction, QpView)> = Vec::new();
     for way in [Direction::Out, Direction::In] {
-        both.extend(most(qps::all(switch.pool(), way, of_vnic)?).into_iter().map(|view| (way, view)));
+        both.extend(most(qps::all(switch, way, of_vnic)?).into_iter().map(|view| (way, view)));
     }
     both.sort_by_key(|(_, view)| Reverse(figure(view)));
     both.truncate(count as usize);

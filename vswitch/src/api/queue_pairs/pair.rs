@@ -185,7 +185,7 @@ impl PairLook<'_> {
         }
         // What comes from the wire does not say from whom: only one of all may there be.
         let (_, to) = admitted(self.switch, 0, |of, _| of == index);
-        let wire = qps::all(self.switch.pool(), Direction::In, |key| is_to(self.vnic, key))?;
+        let wire = qps::all_at_once(self.switch.pool(), Direction::In, |key| is_to(self.vnic, key))?;
         let mut views = wire.values();
         let answered = |view: &QpView| view.packets > 0;
         Ok(match (views.next(), views.next()) {

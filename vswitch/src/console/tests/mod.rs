@@ -135,6 +135,9 @@ fn lines_run_with_their_arguments() {
     assert_eq!(run("vnic add a vips 10.0.0.1 fd00::1 10.0.0.2"), "[10.0.0.1, fd00::1, 10.0.0.2]");
     assert_eq!(run("echo  a \"b  c\"  d "), "a \"b  c\"  d");
     assert_eq!(run("echo \"a  b\""), "a  b");
+    assert_eq!(run("echo a  b#c # why"), "a  b#c");
+    assert_eq!(run("echo \"a  # b\" # why"), "a  # b");
+    assert_eq!(run("echo a \"# b\"  # why # so"), "a \"# b\"");
     assert_eq!(run("show vnic"), "vnic");
     for nothing in ["", "   ", "# comment"] {
         assert_eq!(run(nothing), "");
@@ -215,6 +218,7 @@ fn completion_offers_words_values_and_hints() {
     assert_eq!(completed("show port stats u"), some(16, &["up0", "<which:port>"]));
     assert_eq!(completed("nonsense "), some(9, &[]));
     assert_eq!(completed("show # "), some(7, &[]));
+    assert_eq!(completed("show port stats \"up0\" # "), some(24, &[]));
     assert_eq!(completed("show \"v"), some(7, &[]));
     assert!(completed("").1.contains(&"help".to_owned()));
     assert!(console().complete(&Switch::default(), &"x".repeat(1_000_000)).candidates.is_empty());
@@ -236,6 +240,7 @@ fn scripts_stop_at_the_first_error_and_say_where() {
     let error = console().execute_all(&mut switch, "show vpc\n\nshow prot\nshow vnic\n", "f").unwrap_err();
     assert!(error.message.starts_with("f: line 3: column 6: \"prot\""), "{error}");
     assert!(error.message.ends_with("(1 commands before it were done)"), "{error}");
+    assert_eq!(error.before.unwrap().text, "vpc\n");
     assert_eq!(switch.ran, ["vpc", "vnic", "vpc"]);
 }
 

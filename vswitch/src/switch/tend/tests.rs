@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use pipelines::Direction;
 use pipelines::event::Claim;
 use wire::MacAddr;
 
 use super::*;
 use crate::switch::testing;
 use crate::topology::underlay::NeighbourState;
+use crate::view::{flow, qps};
 
 /// More is said than waits for control: whoever it knows is asked, but not again and again.
 #[test]
@@ -91,5 +93,19 @@ fn guard_a_guest_does_not_have_snapshots_made_all_the_time() {
     }
     // Five seconds: five rounds at once, and then one in each of them; as many as the turns allow would be fifty.
     assert!((8..=11).contains(&moves) && snapshots <= moves + 5, "{moves} moves, {snapshots} snapshots");
+    switch.stop();
+}
+
+#[test]
+fn control_does_what_cannot_wait_between_two_pages_of_a_list() {
+    let mut switch = testing::start("");
+    let due =
+        |switch: &mut Switch| switch.tended = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+    due(&mut switch);
+    flow::each(&mut switch, |_, _, _| {}).unwrap();
+    assert!(switch.tended.elapsed() < Duration::from_secs(1), "flows");
+    due(&mut switch);
+    qps::all(&mut switch, Direction::Out, |_| true).unwrap();
+    assert!(switch.tended.elapsed() < Duration::from_secs(1), "queue pairs");
     switch.stop();
 }

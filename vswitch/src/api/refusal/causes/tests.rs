@@ -438,7 +438,7 @@ fn each_refusal_of_a_driver_has_a_code_and_a_remedy() {
 
 /// Problems of the interface's own that have no field: the file, how many are there, and what they are about.
 const WITHOUT_FIELD: &[(&str, usize, &str)] = &[
-    ("answers.rs", 1, "what all clients together have not read"),
+    ("answers.rs", 2, "what all clients together have not read, or one has not sent"),
     ("configuration.rs", 1, "a switch that was started without a file"),
     ("flow_rules/actions.rs", 1, "an action, whose path it gets"),
     ("flow_rules/message.rs", 2, "an item or an action, whose path it gets"),
@@ -448,7 +448,7 @@ const WITHOUT_FIELD: &[(&str, usize, &str)] = &[
     ("offloading/selector.rs", 2, "the selector, whose path it gets"),
     ("probing.rs", 1, "probes that take too long"),
     ("service.rs", 1, "who asks"),
-    ("watching.rs", 2, "a stream that its client does not read, or has left"),
+    ("watching.rs", 3, "a stream that its client does not read, or has left"),
 ];
 
 /// The problems without a field in the text of a program.
