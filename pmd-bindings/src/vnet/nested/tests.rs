@@ -221,7 +221,7 @@ proptest! {
     ) {
         let (whole, _) = super_frame(&path(inner_v6, 20), 9_000, 1_000, tcp::flags::ACK);
         let mut frame = wrap(TUNNELS[tunnel], &path(outer_v6, 16), has_checksum, &whole);
-        let l4 = frame.len() - 9_020 + if back > 8_000 { back - 8_000 } else { 0 };
+        let l4 = frame.len() - 9_020 + back.saturating_sub(8_000);
         for (at, value) in changes {
             frame[at] = value;
         }
