@@ -2,6 +2,8 @@
 //!
 //! Nothing here touches a packet: workers go on whatever happens in this loop.
 
+mod signals;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +34,7 @@ use crate::state::owners::Owners;
 use crate::switch::ahead::Next;
 use crate::switch::rcft::BUSY_EVERY_MS;
 use crate::switch::{Switch, TEND_EVERY_MS};
+use signals::Signals;
 
 /// Requests of all clients that may wait.
 const JOBS: usize = 64;
@@ -72,8 +75,7 @@ pub fn run(options: DaemonOptions) -> anyhow::Result<()> {
 
 async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     // Signals first: one that comes while the ports are being attached must end the switch in order, too.
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
+    let mut signals = Signals::trap()?;
     let mut hangup = signal(SignalKind::hangup())?;
     let api = options.config.api.clone();
     let state_file = options.config.control.state.clone().or_else(service_state);
@@ -93,9 +95,11 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         let (config, _) = restored(options.config.clone())?;
         let mut switch = Switch::prepare(&config, state_file.as_deref(), true)?;
         switch.open_beside(&config);
+        signals.go_on().await?;
         let tables = predecessor.freeze()?;
         let (config, owners) = restored(options.config)?;
         config.validate()?;
+        signals.go_on().await?;
         predecessor.take(switch.interfaces_beside(), || switch.forget_beside())?;
         // Not before: one that ends without having taken over must leave to the old one what that has done to its interfaces.
         switch.inherit_interfaces(&tables);
@@ -144,12 +148,17 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
             .ok()
     };
     // Who has the door open is the switch: not before the old one ends.
-    if let Some(predecessor) = predecessor
-        && let Err(error) = predecessor.done()
-    {
-        controller.switch.is_superseded();
-        controller.switch.stop();
-        return Err(error.into());
+    if let Some(predecessor) = predecessor {
+        // It comes back when this process, which has nothing any more by then, hangs up.
+        let (told, _link) = match signals.go_on().await {
+            Ok(()) => (predecessor.done().map_err(anyhow::Error::from), None),
+            Err(error) => (Err(error), Some(predecessor)),
+        };
+        if told.is_err() {
+            controller.switch.is_superseded();
+            controller.switch.stop();
+            return told;
+        }
     }
     let mut door = open_door();
     match (tcp, &api.tcp, keys) {
@@ -232,14 +241,14 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
                 tracing::error!(?ended, again, "the control socket is closed; where it is not opened again, restart the switch when it suits");
                 deaf = again.then(|| (Instant::now() + SOCKETS_AGAIN, false));
             }
-            _ = interrupt.recv() => {
+            _ = signals.interrupt.recv() => {
                 if !has_console {
                     break;
                 }
                 // Whoever types it waits for a command's answer: that is no reason to take everybody's network down.
                 tracing::warn!("a command is not given up half done, and the switch runs on; `quit` leaves the console, `shutdown` ends the switch");
             }
-            _ = terminate.recv() => break,
+            _ = signals.terminate.recv() => break,
             _ = hangup.recv() => {
                 // One that still waits for ports goes on with them, by what the file says now.
                 let attempt = reloading.take().unwrap_or_else(|| controller.switch.new_attempt());
