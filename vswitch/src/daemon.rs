@@ -2,6 +2,8 @@
 //!
 //! Nothing here touches a packet: workers go on whatever happens in this loop.
 
+mod followers;
+mod here;
 mod signals;
 
 use std::path::{Path, PathBuf};
@@ -16,7 +18,6 @@ use tokio::time::MissedTickBehavior;
 
 use crate::api;
 use crate::api::tcp::{Keys, Tcp};
-use crate::cluster;
 use crate::commands;
 use crate::config::process::{ApiConfig, ApiTcpConfig};
 use crate::config::{Config, Source};
@@ -25,7 +26,6 @@ use crate::console::repl;
 use crate::control::guard::caught;
 use crate::control::server::Server;
 use crate::controller::Controller;
-use crate::evpn;
 use crate::handover::give::{Door, Successor};
 use crate::handover::take::Predecessor;
 use crate::handover::terms::Terms;
@@ -34,6 +34,10 @@ use crate::state::owners::Owners;
 use crate::switch::ahead::Next;
 use crate::switch::rcft::BUSY_EVERY_MS;
 use crate::switch::{Switch, TEND_EVERY_MS};
+pub use here::notes;
+
+use followers::Followers;
+use here::Here;
 use signals::Signals;
 
 /// Requests of all clients that may wait.
@@ -88,6 +92,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         None => Ok((config, Owners::default())),
     };
     let keys = api.tcp.as_ref().map(Keys::read).transpose()?.map(Arc::new);
+    let here = Here::find(&options.config)?;
     let (mut switch, owners, lock, sockets, tcp, predecessor) = if options.upgrade {
         let mut predecessor = Predecessor::find(&api.socket, state_file.as_deref())?;
         tracing::info!(pid = predecessor.pid, "getting ready to take over from the switch that runs");
@@ -129,8 +134,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     controller.keys = keys.clone();
 
     let (jobs, mut work) = mpsc::channel::<api::Job>(JOBS);
-    let followers = jobs.clone();
-    let evpn_jobs = jobs.clone();
+    let mut followers = Followers::new(here.host, state_file.clone(), jobs.clone());
     let (clients, tcps) = api::start(jobs).context("cannot start the API's thread")?;
     let (ended, mut console_ended) = mpsc::channel::<()>(1);
     let mut has_console = options.interactive;
@@ -166,11 +170,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         (None, Some(tcp), Some(keys)) => drop(tokio::spawn(listen(tcp.clone(), keys, tcps))),
         _ => {}
     }
-    controller.cluster = cluster::start(controller.switch.bare_config(), state_file.as_deref(), followers)
-        .context("cannot follow etcd")?;
-    if let Some(config) = controller.switch.bare_config().control.evpn.clone() {
-        controller.evpn = Some(evpn::start(config, evpn_jobs).context("cannot start the thread of EVPN")?);
-    }
+    followers.start(&mut controller, Instant::now());
     vswitch_log::share_core();
     // DPDK is up and its threads are there: whatever they start from now on is confined, too.
     let seccomp = controller.switch.bare_config().control.seccomp;
@@ -200,6 +200,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
             }
             _ = clock.tick() => {
                 turn(&mut controller, "a turn of control", |switch| switch.tend(Instant::now()));
+                followers.start(&mut controller, Instant::now());
                 if let Some((_, is_told)) = deaf.filter(|(due, _)| *due <= Instant::now()) {
                     serving.close().await;
                     deaf = match Sockets::bind(&api) {
