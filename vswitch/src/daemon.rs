@@ -111,11 +111,11 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         // It has let go of the state, too.
         let lock = state::lock::take_told(state_file.as_deref())?;
         switch.succeed(config, &tables, &api.socket)?;
-        let sockets = Sockets::bind(&api)?;
+        let sockets = Sockets::bind(&api, here.readers)?;
         (switch, owners, lock, sockets, None, Some(predecessor))
     } else {
         // The socket next: a second daemon must not touch the ports of the first.
-        let sockets = Sockets::bind(&api)?;
+        let sockets = Sockets::bind(&api, here.readers)?;
         let tcp = match (&api.tcp, &keys) {
             (Some(tcp), Some(keys)) => Some(Tcp::listen(tcp, keys.clone())?),
             _ => None,
@@ -203,7 +203,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
                 followers.start(&mut controller, Instant::now());
                 if let Some((_, is_told)) = deaf.filter(|(due, _)| *due <= Instant::now()) {
                     serving.close().await;
-                    deaf = match Sockets::bind(&api) {
+                    deaf = match Sockets::bind(&api, here.readers) {
                         Ok(sockets) => {
                             serving = sockets.serve(&clients);
                             tracing::info!(socket = %api.socket.display(), "the control socket is open again");
@@ -275,13 +275,11 @@ struct Sockets {
 }
 
 impl Sockets {
-    fn bind(api: &ApiConfig) -> anyhow::Result<Self> {
+    /// With one for the members of a group, where there is one.
+    fn bind(api: &ApiConfig, readers: Option<u32>) -> anyhow::Result<Self> {
         let all = Server::bind(&api.socket)?;
-        let readers = match &api.group {
-            Some(group) => Some(Server::bind_for_readers(&api.read_socket(), group)?),
-            None => None,
-        };
-        Ok(Self { all, readers })
+        let readers = readers.map(|group| Server::bind_for_readers(&api.read_socket(), group));
+        Ok(Self { all, readers: readers.transpose()? })
     }
 
     fn serve(self, clients: &mpsc::Sender<api::Accepted>) -> Serving {
