@@ -324,13 +324,16 @@ pub fn changes(path: &Path, state: &str) -> io::Result<Vec<Change>> {
     if Path::new(name).components().count() != 1 {
         return Err(io::Error::other(format!("{name:?} is not the name of a journal beside it")));
     }
-    let text = match std::fs::read_to_string(&journal) {
-        Ok(text) => text,
+    let bytes = match std::fs::read(&journal) {
+        Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let text = text.split('\0').next().unwrap_or_default();
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    // The end may be in the middle of a character: it is text up to there alone.
+    let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    let end = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or_default();
+    let whole = std::str::from_utf8(&bytes[..end])
+        .map_err(|error| io::Error::other(format!("{}: {error}", journal.display())))?;
     let read = |(at, line): (usize, &str)| {
         Change::read(line)
             .map_err(|error| io::Error::other(format!("{}:{}: {error}", journal.display(), at + 1)))

@@ -67,6 +67,38 @@ fn what_was_appended_is_there_and_half_a_line_is_not() {
     assert_eq!((folder.names(), journals(&folder.state()).len()), (vec!["v1".to_owned()], 1));
 }
 
+/// A machine or a process may end in the middle of a character, too.
+#[test]
+fn a_journal_that_ends_at_any_byte_is_read_up_to_its_last_whole_line() {
+    let folder = Folder::new("torn");
+    let with = |count: u32| {
+        let port = |n| {
+            format!(
+                "[[port]]\nname = \"p{n}\"\nport = {{ kind = \"vhost-user\", path = \"/run/größe/ポート-{n}\" }}\n"
+            )
+        };
+        Config::parse(&(1..=count).map(port).collect::<String>(), "f").unwrap()
+    };
+    let mut saver = Saver::new(&folder.state());
+    saver.write(&with(1).to_toml().unwrap()).unwrap();
+    for count in [2, 3] {
+        saver.append(None, &Change::between(&with(count - 1), &with(count)).unwrap()).unwrap();
+    }
+    let journal = journals(&folder.state()).remove(0);
+    let bytes = std::fs::read(&journal).unwrap();
+    assert!(!bytes.is_ascii());
+    for end in 0..=bytes.len() {
+        std::fs::write(&journal, &bytes[..end]).unwrap();
+        let lines = bytes[..end].iter().filter(|byte| **byte == b'\n').count();
+        assert_eq!(folder.read(), with(1 + lines as u32), "after {end} bytes");
+    }
+    // What is no text in the middle is told.
+    std::fs::write(&journal, [&b"\xff\n"[..], &bytes].concat()).unwrap();
+    let state = std::fs::read_to_string(folder.state()).unwrap();
+    let error = changes(&folder.state(), &state).unwrap_err().to_string();
+    assert!(error.contains("journal-") && error.contains("utf-8"), "{error}");
+}
+
 #[test]
 fn what_nobody_waits_for_is_appended_and_what_the_disk_lost_of_it_is_not_read() {
     let folder = Folder::new("unsynced");
