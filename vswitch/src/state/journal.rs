@@ -12,8 +12,9 @@
 //! next change that is waited for, or the end, takes it along. A crash of the machine may leave zeros in its place: nothing from the first
 //! of them on was acknowledged.
 
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
@@ -24,6 +25,8 @@ use super::files::{remove_unfinished, unpredictable, write_whole};
 
 /// In front of the journal's name in the state file.
 const NAMED: &str = "# What changed since is in: ";
+/// Bytes of the line that names it at most: those of a file name, and of a little more.
+const MOST_NAMED: u64 = 4096;
 /// A journal is not worth a new state file before it has so many bytes.
 const LEAST: u64 = 1 << 20;
 /// Between two attempts to write the whole, after a fault.
@@ -40,7 +43,7 @@ struct Journal {
 impl Journal {
     fn create(path: PathBuf) -> io::Result<Self> {
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
-        sync_folder(&path)?;
+        sync_folder(&path).inspect_err(|_| drop(std::fs::remove_file(&path)))?;
         Ok(Self { path, file, bytes: 0 })
     }
 
@@ -142,7 +145,7 @@ impl Saver {
         let journal = self.new_journal()?;
         let written = write_state(&self.path, &journal.path, config);
         if written.is_err() {
-            let _ = std::fs::remove_file(&journal.path);
+            discard_unnamed(&self.path, &journal.path);
         }
         self.whole = written?;
         self.adopt(journal);
@@ -227,11 +230,12 @@ impl Saver {
         let journal = self.new_journal()?;
         let (tell, written) = sync_channel(1);
         let (hand, outdated) = sync_channel::<Vec<Receiver<io::Result<u64>>>>(1);
-        let (state, path) = (self.path.clone(), journal.path.clone());
+        let begun = Begun { state: self.path.clone(), journal: journal.path.clone() };
         let work = move || {
             // One that is outdated would take this one's place when it is done.
             outdated.recv().into_iter().flatten().for_each(|written| drop(written.recv()));
-            let result = text().and_then(|text| write_state(&state, &path, &text));
+            let result = text().and_then(|text| write_state(&begun.state, &begun.journal, &text));
+            drop(begun);
             // Nobody waits when the process ends.
             let _ = tell.send(result);
         };
@@ -280,10 +284,41 @@ impl Saver {
     }
 }
 
+/// A journal that was made for a new state file: it goes with what came to nothing, whatever that was.
+struct Begun {
+    state: PathBuf,
+    journal: PathBuf,
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        discard_unnamed(&self.state, &self.journal);
+    }
+}
+
+/// Removes a journal that the state file does not name. It may do so after a fault, too: one that came when the file was in its place.
+fn discard_unnamed(state: &Path, journal: &Path) {
+    let named = || -> io::Result<bool> {
+        let mut line = String::new();
+        BufReader::new(File::open(state)?.take(MOST_NAMED)).read_line(&mut line)?;
+        Ok(named_in(&line) == Some(&*name_of(journal)))
+    };
+    let is_of_use = match named() {
+        Ok(is_named) => is_named,
+        Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::IsADirectory),
+    };
+    if !is_of_use {
+        let _ = std::fs::remove_file(journal);
+    }
+}
+
+fn name_of(journal: &Path) -> Cow<'_, str> {
+    journal.file_name().unwrap_or_default().to_string_lossy()
+}
+
 /// Writes a state file that names its journal. How many bytes it has.
 fn write_state(path: &Path, journal: &Path, config: &str) -> io::Result<u64> {
-    let name = journal.file_name().unwrap_or_default().to_string_lossy();
-    let text = format!("{NAMED}{name}\n{config}");
+    let text = format!("{NAMED}{}\n{config}", name_of(journal));
     write_whole(path, &text)?;
     Ok(text.len() as u64)
 }

@@ -187,11 +187,43 @@ fn a_new_state_file_that_cannot_be_written_is_tried_again_after_a_while() {
         assert!(std::time::Instant::now() < until, "nobody was told");
     }
     assert_eq!(folder.read(), vpcs(2), "what was acknowledged is there");
+    assert_eq!(journals(&folder.state()).len(), 1, "what came to nothing leaves none");
     assert!(!saver.can_append() && !saver.is_due(Instant::now()));
     assert!(saver.is_due(Instant::now() + AGAIN), "after a while it is tried again");
     saver.write(&vpcs(3).to_toml().unwrap()).unwrap();
     assert!(!saver.is_behind() && !saver.is_due(Instant::now() + AGAIN));
     assert_eq!((folder.read(), journals(&folder.state()).len()), (vpcs(3), 1));
+}
+
+#[test]
+fn what_comes_to_nothing_leaves_no_journal_however_often_it_is_tried() {
+    let folder = Folder::new("discarded");
+    let mut saver = Saver::new(&folder.state());
+    saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
+    let named = journals(&folder.state());
+    let until = Instant::now() + Duration::from_secs(20);
+    for panics in [false, true, false] {
+        saver
+            .renew(move || match panics {
+                true => panic!("a fault of the switch itself"),
+                false => Err(io::Error::other("no room")),
+            })
+            .unwrap();
+        while saver.tend().is_ok() {
+            assert!(Instant::now() < until, "nobody was told");
+        }
+        assert_eq!(journals(&folder.state()), named);
+    }
+    // Nothing can take the place of a folder.
+    let other = folder.0.join("other");
+    std::fs::create_dir(&other).unwrap();
+    assert!(Saver::new(&other).write("").is_err());
+    assert!(journals(&other).is_empty());
+    // One that the state file names stays, whatever went wrong behind that.
+    discard_unnamed(&folder.state(), &named[0]);
+    assert_eq!(journals(&folder.state()), named);
+    discard_unnamed(&folder.0.join("gone"), &named[0]);
+    assert!(journals(&folder.state()).is_empty());
 }
 
 #[test]
