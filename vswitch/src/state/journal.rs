@@ -69,6 +69,8 @@ enum Wait {
 struct Renewal {
     journal: Journal,
     written: Receiver<io::Result<u64>>,
+    /// It has changes that nothing else has.
+    is_needed: bool,
 }
 
 /// Where changes are saved.
@@ -84,8 +86,10 @@ pub struct Saver {
     whole: u64,
     /// The state file is that of an earlier run.
     is_old: bool,
-    /// When it was last tried in vain: what there is may lack changes.
+    /// When it was last tried in vain.
     fault: Option<Instant>,
+    /// What there is may lack changes.
+    is_behind: bool,
 }
 
 impl Saver {
@@ -100,6 +104,7 @@ impl Saver {
             whole: 0,
             is_old: path.is_file(),
             fault: None,
+            is_behind: false,
         }
     }
 
@@ -108,16 +113,28 @@ impl Saver {
         &self.path
     }
 
-    /// True while what is saved may lack changes: writing failed, and has not been made good since.
+    /// True while what is saved may lack changes: writing one failed, and has not been made good since.
     pub fn is_behind(&self) -> bool {
-        self.fault.is_some()
+        self.is_behind
     }
 
     /// Something is in force that could not be handed in: the whole must be written.
     pub fn fall_behind(&mut self) {
+        self.is_behind = true;
+        self.doubt();
+    }
+
+    /// The whole must be written before anything can be appended.
+    fn doubt(&mut self) {
         self.journal = None;
         self.give_up_renewal();
         self.fault = Some(Instant::now());
+    }
+
+    /// The whole was not written anew. What there was still has all changes, unless there were some that only the new one would have had.
+    fn doubt_renewal(&mut self, is_needed: bool) {
+        self.is_behind |= is_needed;
+        self.doubt();
     }
 
     /// True when a change can be appended; otherwise the whole must be written.
@@ -212,21 +229,30 @@ impl Saver {
         self.outdated.drain(..).for_each(|written| drop(written.recv()));
     }
 
-    /// Begins to write the whole anew, on a thread of its own; `text` makes what is written.
+    /// Begins to write the whole anew, on a thread of its own; `text` makes what is written, and is needed where it has changes that were not
+    /// appended.
     ///
     /// # Errors
     /// Why it cannot; then the next change writes the whole, and whoever makes it hears of a fault that lasts. It is due again after a
     /// while.
-    pub fn renew(&mut self, text: impl FnOnce() -> io::Result<String> + Send + 'static) -> io::Result<()> {
+    pub fn renew(
+        &mut self,
+        is_needed: bool,
+        text: impl FnOnce() -> io::Result<String> + Send + 'static,
+    ) -> io::Result<()> {
         self.is_old = false;
-        let begun = self.begin(text);
+        let begun = self.begin(is_needed, text);
         if begun.is_err() {
-            self.fall_behind();
+            self.doubt_renewal(is_needed);
         }
         begun
     }
 
-    fn begin(&mut self, text: impl FnOnce() -> io::Result<String> + Send + 'static) -> io::Result<()> {
+    fn begin(
+        &mut self,
+        is_needed: bool,
+        text: impl FnOnce() -> io::Result<String> + Send + 'static,
+    ) -> io::Result<()> {
         let journal = self.new_journal()?;
         let (tell, written) = sync_channel(1);
         let (hand, outdated) = sync_channel::<Vec<Receiver<io::Result<u64>>>>(1);
@@ -241,7 +267,7 @@ impl Saver {
         };
         std::thread::Builder::new().name("state".into()).spawn(work)?;
         let _ = hand.send(std::mem::take(&mut self.outdated));
-        self.renewal = Some(Renewal { journal, written });
+        self.renewal = Some(Renewal { journal, written, is_needed });
         Ok(())
     }
 
@@ -261,7 +287,7 @@ impl Saver {
         match result {
             Ok(bytes) => self.whole = bytes,
             Err(error) => {
-                self.fall_behind();
+                self.doubt_renewal(renewal.is_needed);
                 return Err(error);
             }
         }
@@ -280,7 +306,7 @@ impl Saver {
         for other in journals(&self.path).into_iter().filter(|path| *path != journal.path) {
             let _ = std::fs::remove_file(other);
         }
-        (self.journal, self.fault) = (Some(journal), None);
+        (self.journal, self.fault, self.is_behind) = (Some(journal), None, false);
     }
 }
 

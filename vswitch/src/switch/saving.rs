@@ -216,8 +216,9 @@ impl Switch {
             let text = config.to_toml().map_err(std::io::Error::other)?;
             Ok(with_file(text, file.as_deref(), &owners))
         };
+        let is_needed = self.later.change().is_some();
         self.later.clear();
-        if let Err(error) = saver.renew(text) {
+        if let Err(error) = saver.renew(is_needed, text) {
             tracing::warn!(file = %saver.path().display(), %error, "the state file cannot be written anew; it is tried again, and the next change writes all of it");
         }
     }
