@@ -109,14 +109,14 @@ impl Switch {
     pub(super) fn save_whole(&mut self) -> Result<(), SwitchError> {
         let Some(mut saver) = self.saved.take() else { return Ok(()) };
         let (config, file, owners) = (self.config(), self.file.clone(), self.owners.clone());
-        let saved = self.beside(|| {
-            let save = AssertUnwindSafe(|| {
+        // Whatever becomes of the writing, or of what is tended meanwhile: without it, later changes would be answered and not saved.
+        let saved = catch_unwind(AssertUnwindSafe(|| {
+            self.beside(|| {
                 let text = with_file(config.to_toml()?, file.as_deref(), &owners);
                 let file = saver.path().display().to_string();
                 saver.write(&text).map_err(|source| SwitchError::File { file, source })
-            });
-            catch_unwind(save)
-        });
+            })
+        }));
         if saved.is_err() {
             saver.fall_behind();
         }

@@ -12,6 +12,7 @@ use crate::config::Config;
 
 thread_local! {
     static COPIES: Cell<u64> = const { Cell::new(0) };
+    static FAULT: Cell<&str> = const { Cell::new("") };
 }
 
 /// How many copies of a whole config this thread has made of a switch.
@@ -22,6 +23,19 @@ pub fn copies() -> u64 {
 /// One more.
 pub(super) fn count_copy() {
     COPIES.set(COPIES.get() + 1);
+}
+
+/// Has control panic the next time that this thread gets to a place of this name.
+pub fn break_at(place: &'static str) {
+    FAULT.set(place);
+}
+
+/// A place at which control may be made to panic.
+pub(super) fn reach(place: &str) {
+    if FAULT.get() == place {
+        FAULT.set("");
+        panic!("a fault at {place}");
+    }
 }
 
 /// The sections of a process with one worker, which sleeps, and so many packet buffers, not on huge pages.
