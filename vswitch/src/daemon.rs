@@ -3,8 +3,10 @@
 //! Nothing here touches a packet: workers go on whatever happens in this loop.
 
 mod followers;
+mod giving;
 mod here;
 mod signals;
+mod sockets;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,18 +15,16 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::task::{JoinError, JoinHandle};
 use tokio::time::MissedTickBehavior;
 
 use crate::api;
 use crate::api::tcp::{Keys, Tcp};
 use crate::commands;
-use crate::config::process::{ApiConfig, ApiTcpConfig};
+use crate::config::process::ApiTcpConfig;
 use crate::config::{Config, Source};
 use crate::confinement::confine;
 use crate::console::repl;
 use crate::control::guard::caught;
-use crate::control::server::Server;
 use crate::controller::Controller;
 use crate::handover::give::{Door, Successor};
 use crate::handover::take::Predecessor;
@@ -37,8 +37,10 @@ use crate::switch::{Switch, TEND_EVERY_MS};
 pub use here::notes;
 
 use followers::Followers;
+use giving::hand_over;
 use here::Here;
 use signals::Signals;
+use sockets::Sockets;
 
 /// Requests of all clients that may wait.
 const JOBS: usize = 64;
@@ -222,7 +224,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
                 turn(&mut controller, "a turn of queue pairs", Switch::hurry);
             }
             Some(successor) = successors.recv() => {
-                let handed = hand_over(successor, &mut controller.switch, &mut serving).await;
+                let handed = hand_over(successor, &mut controller, &mut serving).await;
                 if handed {
                     controller.switch.is_succeeded();
                     door.iter_mut().for_each(Door::keep);
@@ -268,57 +270,6 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The Unix sockets of the API, not served yet.
-struct Sockets {
-    all: Server,
-    readers: Option<Server>,
-}
-
-impl Sockets {
-    /// With one for the members of a group, where there is one.
-    fn bind(api: &ApiConfig, readers: Option<u32>) -> anyhow::Result<Self> {
-        let all = Server::bind(&api.socket)?;
-        let readers = readers.map(|group| Server::bind_for_readers(&api.read_socket(), group));
-        Ok(Self { all, readers: readers.transpose()? })
-    }
-
-    fn serve(self, clients: &mpsc::Sender<api::Accepted>) -> Serving {
-        let serve = |server: Server| tokio::spawn(server.serve(clients.clone()));
-        Serving { all: Some(serve(self.all)), readers: self.readers.map(serve) }
-    }
-}
-
-/// The sockets, served.
-struct Serving {
-    all: Option<JoinHandle<std::io::Result<()>>>,
-    readers: Option<JoinHandle<std::io::Result<()>>>,
-}
-
-impl Serving {
-    /// When the control socket has ended by itself.
-    async fn ended(&mut self) -> Result<std::io::Result<()>, JoinError> {
-        match &mut self.all {
-            Some(all) => {
-                let ended = all.await;
-                self.all = None;
-                ended
-            }
-            None => std::future::pending().await,
-        }
-    }
-
-    fn is_closed(&self) -> bool {
-        self.all.is_none()
-    }
-
-    async fn close(&mut self) {
-        for socket in [self.readers.take(), self.all.take()].into_iter().flatten() {
-            socket.abort();
-            let _ = socket.await;
-        }
-    }
-}
-
 /// Has the API listen by TCP. The switch that this one takes over from may still listen there for a moment.
 async fn listen(config: ApiTcpConfig, keys: Arc<Keys>, tcps: mpsc::Sender<Tcp>) {
     let began = Instant::now();
@@ -335,40 +286,6 @@ async fn listen(config: ApiTcpConfig, keys: Arc<Keys>, tcps: mpsc::Sender<Tcp>) 
             Err(_) => tokio::time::sleep(LISTEN_AGAIN).await,
         }
     }
-}
-
-/// Hands over to a new process; `true` when it forwards. Otherwise the switch goes on as it was, or is back.
-async fn hand_over(mut successor: Successor, switch: &mut Switch, serving: &mut Serving) -> bool {
-    if let Some(why) = switch.is_bound() {
-        tracing::warn!(why, "an upgrade is refused; the switch runs on");
-        successor.refuse(why);
-        return false;
-    }
-    tracing::info!("a new process takes over");
-    let tables = switch.tables();
-    let beside = match successor.give(tables) {
-        Ok(beside) => beside,
-        Err(error) => {
-            tracing::warn!(%error, "an upgrade came to nothing; the switch runs on as it was");
-            return false;
-        }
-    };
-    serving.close().await;
-    let forwards = switch.is_forwarding();
-    // One that does not hear it does not hear the next word either.
-    let released = switch.let_go_all(&beside, || drop(successor.stopped()));
-    match released
-        .map_err(|error| error.to_string())
-        .and_then(|()| successor.released().map_err(|error| error.to_string()))
-    {
-        Ok(()) => return true,
-        Err(error) => tracing::error!(error, "the new process did not take over; this one comes back"),
-    }
-    drop(successor);
-    if let Err(error) = switch.come_back(forwards) {
-        tracing::error!(%error, "not everything is back");
-    }
-    false
 }
 
 /// The state file of a service of systemd that has a folder for it (`StateDirectory`, systemd.exec(5)).

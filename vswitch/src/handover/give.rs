@@ -215,7 +215,7 @@ fn hear(
 
 impl Successor {
     /// Says why not.
-    pub fn refuse(mut self, why: String) {
+    pub fn refuse(&mut self, why: String) {
         let _ = self.link.send(&Message::Refused { why }, PATIENCE);
     }
 

@@ -67,6 +67,8 @@ impl Switch {
 
     /// Everything that a new process needs of its tables, in chunks; what is saved is on the disk.
     pub fn tables(&mut self) -> Vec<Chunk> {
+        #[cfg(test)]
+        super::testing::reach("tables");
         self.end_state();
         let snapshot = self.topology.snapshot().clone();
         let hop = |(uplink, address, hop): (u16, IpAddr, crate::topology::underlay::Neighbour)| {
@@ -99,6 +101,8 @@ impl Switch {
         self.end_bfd();
         self.set_forwarding(false)?;
         stopped();
+        #[cfg(test)]
+        super::testing::reach("let-go");
         // Nothing comes of what they wait for: they are tried anew.
         self.tend_ahead(Instant::now(), true);
         self.let_go_of_device();

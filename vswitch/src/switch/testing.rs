@@ -8,7 +8,7 @@ use worker::pool::WorkerHandle;
 use worker::{Pool, WorkerCommand};
 
 use super::Switch;
-use crate::config::Config;
+use crate::config::{Config, Source};
 
 thread_local! {
     static COPIES: Cell<u64> = const { Cell::new(0) };
@@ -65,6 +65,15 @@ pub fn config(rest: &str) -> Config {
 #[track_caller]
 pub fn start(rest: &str) -> Switch {
     Switch::start(config(rest)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The same, where the config is that of a file.
+#[track_caller]
+pub fn start_by_file(rest: &str) -> Switch {
+    let file = Source::parse(&(process(4095) + rest), "test").unwrap_or_else(|errors| panic!("{errors}"));
+    let mut switch = Switch::start(file.config.clone()).unwrap_or_else(|error| panic!("{error}"));
+    switch.set_config_file(Some(file));
+    switch
 }
 
 /// Keeps the worker busy with an answer that nobody takes, until what this returns is dropped.
