@@ -31,24 +31,59 @@ impl StatePlace {
 #[derive(Clone, Debug)]
 pub struct Terms {
     state: StatePlace,
-    /// It is the main process of a unit of systemd.
-    is_service: bool,
+    /// What ends with this process.
+    leads: Option<Leads>,
+}
+
+/// What a process is the main one of, which ends with it and takes a new one along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leads {
+    /// A unit of systemd.
+    Unit,
+    /// A container, or whatever else has process numbers of its own.
+    Container,
+}
+
+impl Leads {
+    /// Of a process by its number, that of its parent, and two variables of its environment (systemd.exec(5)). Children of a service inherit
+    /// them.
+    fn of(own: u32, parent: u32, main: Option<&str>, invocation: Option<&str>) -> Option<Self> {
+        match main {
+            _ if own == 1 => Some(Self::Container),
+            // It says whose it is.
+            Some(main) => (main.parse() == Ok(own)).then_some(Self::Unit),
+            // Systemd before 248 does not.
+            None => (parent == 1 && invocation.is_some()).then_some(Self::Unit),
+        }
+    }
+
+    /// What to do instead.
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::Unit => {
+                "it is the main process of a unit of systemd, which ends with it and takes the sockets along; use `systemctl restart`"
+            }
+            Self::Container => {
+                "it is process 1 of its container, which ends with it and takes the new process along; restart the container, or have it begin with \
+                 another process that starts the switch (`docker run --init`)"
+            }
+        }
+    }
 }
 
 impl Terms {
     /// Of this process, whose state file that is.
     pub fn of(state: Option<&Path>) -> Self {
-        // Children of a service inherit the variable, so it says whose it is (systemd.exec(5)).
-        let main = std::env::var("SYSTEMD_EXEC_PID").ok().and_then(|pid| pid.parse().ok());
-        Self { state: StatePlace::of(state), is_service: main == Some(std::process::id()) }
+        let [main, invocation] = ["SYSTEMD_EXEC_PID", "INVOCATION_ID"].map(|name| std::env::var(name).ok());
+        let parent = std::os::unix::process::parent_id();
+        let leads = Leads::of(std::process::id(), parent, main.as_deref(), invocation.as_deref());
+        Self { state: StatePlace::of(state), leads }
     }
 
     /// Why it does not hand over to a process that keeps its state there, if there is a reason.
     pub(super) fn refusal(&self, new: &StatePlace) -> Option<String> {
-        if self.is_service {
-            return Some(
-                "it is the main process of a unit of systemd, which ends with it and takes the sockets along; use `systemctl restart`".into(),
-            );
+        if let Some(leads) = self.leads {
+            return Some(leads.remedy().into());
         }
         match (&self.state, new) {
             (_, StatePlace::Untold) | (StatePlace::Untold, _) => None,
@@ -95,7 +130,7 @@ mod tests {
             (file("/s/a"), StatePlace::Nowhere, false),
             (StatePlace::Nowhere, file("/s/a"), false),
         ] {
-            let terms = Terms { state: old.clone(), is_service: false };
+            let terms = Terms { state: old.clone(), leads: None };
             let refusal = terms.refusal(&new);
             assert_eq!(refusal.is_none(), taken, "{old:?} {new:?}");
             if let Some(said) = refusal {
@@ -107,9 +142,27 @@ mod tests {
     #[test]
     fn nothing_is_handed_over_by_the_main_process_of_a_unit() {
         for new in [StatePlace::Untold, StatePlace::Nowhere, file("/s/a")] {
-            let terms = Terms { state: new.clone(), is_service: true };
+            let terms = Terms { state: new.clone(), leads: Some(Leads::Unit) };
             assert!(terms.refusal(&new).unwrap().contains("systemctl restart"));
         }
+    }
+
+    #[test]
+    fn the_main_process_of_a_unit_or_container_is_known() {
+        for (own, parent, main, invocation, leads) in [
+            (7, 1, Some("7"), Some("id"), Some(Leads::Unit)),
+            (8, 7, Some("7"), Some("id"), None),
+            (8, 1, Some("7"), Some("id"), None),
+            // Of a systemd that does not say whose it is.
+            (7, 1, None, Some("id"), Some(Leads::Unit)),
+            (8, 7, None, Some("id"), None),
+            (7, 1, None, None, None),
+            (1, 0, None, None, Some(Leads::Container)),
+        ] {
+            assert_eq!(Leads::of(own, parent, main, invocation), leads, "{own} {parent} {main:?}");
+        }
+        let terms = Terms { state: StatePlace::Nowhere, leads: Some(Leads::Container) };
+        assert!(terms.refusal(&StatePlace::Nowhere).unwrap().contains("restart the container"));
     }
 
     #[test]
