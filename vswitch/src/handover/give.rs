@@ -152,16 +152,19 @@ fn serve(listener: &UnixListener, is_shut: &AtomicBool, terms: &Terms, successor
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
-        let peer = getsockopt(&stream, sockopt::PeerCredentials);
-        let Some(peer) = peer.ok().filter(|peer| peer.uid() == nix::unistd::geteuid().as_raw()) else {
-            tracing::warn!("another user asked for an upgrade");
+        let Ok(peer) = getsockopt(&stream, sockopt::PeerCredentials) else {
+            tracing::warn!("nobody knows who asked for an upgrade");
             continue;
         };
+        if let Some(why) = terms.refusal_of_user(peer.uid()) {
+            tracing::warn!(pid = peer.pid(), uid = peer.uid(), "another user asked for an upgrade");
+            send_away(stream, why);
+            continue;
+        }
         let Some(stranger) = Stranger::one_more(&strangers) else {
             let why =
                 format!("{MOST_STRANGERS} processes have connected and not said what they want; try again");
-            // What does not fit into the socket is not waited for.
-            let _ = Link::new(stream).send(&Message::Refused { why }, Duration::from_millis(1));
+            send_away(stream, why);
             continue;
         };
         let (place, terms, successors, pid) = (place.clone(), terms.clone(), successors.clone(), peer.pid());
@@ -173,6 +176,11 @@ fn serve(listener: &UnixListener, is_shut: &AtomicBool, terms: &Terms, successor
             tracing::warn!(pid, %error, "an upgrade came to nothing; the switch runs on");
         }
     }
+}
+
+/// Says why not, to one that is not listened to. What does not fit into the socket is not waited for.
+fn send_away(stream: UnixStream, why: String) {
+    let _ = Link::new(stream).send(&Message::Refused { why }, Duration::from_millis(1));
 }
 
 /// Until it asks for the tables.
@@ -262,6 +270,7 @@ impl Successor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handover::take::Predecessor;
     use crate::handover::terms::StatePlace;
 
     /// What a new process hears whose state is there, from one that keeps it in a file.
@@ -292,6 +301,16 @@ mod tests {
         for state in [StatePlace::Untold, StatePlace::File("/nowhere/state".into())] {
             assert!(matches!(answer(state), Message::Ready { .. }));
         }
+    }
+
+    #[test]
+    fn another_user_hears_why_he_gets_nothing() {
+        let control = std::env::temp_dir().join(format!("door-{}.sock", std::process::id()));
+        let (successors, _nobody) = mpsc::channel(1);
+        let door = Door::open(&control, Terms::of_another_user(), successors).unwrap();
+        let said = Predecessor::find(&control, None).unwrap_err().to_string();
+        assert!(said.contains("as that user"), "{said}");
+        drop(door);
     }
 
     /// The chunks that a new process gets of these.

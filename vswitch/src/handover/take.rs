@@ -45,8 +45,12 @@ impl Predecessor {
         let mut link = Link::new(stream);
         let state = StatePlace::of(state);
         let hello = Message::Hello { version: VERSION, takes_forwarding: true, state, waits_for_end: true };
-        link.send(&hello, PATIENCE)?;
-        match link.receive(PATIENCE)? {
+        // One that sends this process away may have hung up before it heard anything, and has said why.
+        let answer = match link.send(&hello, PATIENCE) {
+            Ok(()) => link.receive(PATIENCE),
+            Err(error) => link.receive(PATIENCE).map_err(|_| error),
+        };
+        match answer? {
             Message::Ready { pid, hears_alive, tells_end, .. } => {
                 let mut found = Self { link, socket, pid, hears_alive, tells_end, alive: None };
                 found.works()?;

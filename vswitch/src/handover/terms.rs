@@ -30,6 +30,8 @@ impl StatePlace {
 /// What an old process asks of a new one.
 #[derive(Clone, Debug)]
 pub struct Terms {
+    /// The user that this process runs as.
+    user: u32,
     state: StatePlace,
     /// What ends with this process.
     leads: Option<Leads>,
@@ -77,7 +79,25 @@ impl Terms {
         let [main, invocation] = ["SYSTEMD_EXEC_PID", "INVOCATION_ID"].map(|name| std::env::var(name).ok());
         let parent = std::os::unix::process::parent_id();
         let leads = Leads::of(std::process::id(), parent, main.as_deref(), invocation.as_deref());
-        Self { state: StatePlace::of(state), leads }
+        Self { user: nix::unistd::geteuid().as_raw(), state: StatePlace::of(state), leads }
+    }
+
+    /// Why it does not hand over to a process of this user, if there is a reason.
+    pub(super) fn refusal_of_user(&self, new: u32) -> Option<String> {
+        let user = self.user;
+        (user != new).then(|| {
+            format!(
+                "it runs as the user with number {user}, and the new process as {new}, which could not take over its files and sockets; start the \
+                 new one as that user (`setpriv --reuid {user}`, `sudo -u '#{user}'`)"
+            )
+        })
+    }
+
+    /// Of a process of another user.
+    #[cfg(test)]
+    pub(super) fn of_another_user() -> Self {
+        let terms = Self::of(None);
+        Self { user: terms.user + 1, ..terms }
     }
 
     /// Why it does not hand over to a process that keeps its state there, if there is a reason.
@@ -130,7 +150,7 @@ mod tests {
             (file("/s/a"), StatePlace::Nowhere, false),
             (StatePlace::Nowhere, file("/s/a"), false),
         ] {
-            let terms = Terms { state: old.clone(), leads: None };
+            let terms = Terms { user: 0, state: old.clone(), leads: None };
             let refusal = terms.refusal(&new);
             assert_eq!(refusal.is_none(), taken, "{old:?} {new:?}");
             if let Some(said) = refusal {
@@ -142,7 +162,7 @@ mod tests {
     #[test]
     fn nothing_is_handed_over_by_the_main_process_of_a_unit() {
         for new in [StatePlace::Untold, StatePlace::Nowhere, file("/s/a")] {
-            let terms = Terms { state: new.clone(), leads: Some(Leads::Unit) };
+            let terms = Terms { user: 0, state: new.clone(), leads: Some(Leads::Unit) };
             assert!(terms.refusal(&new).unwrap().contains("systemctl restart"));
         }
     }
@@ -161,7 +181,7 @@ mod tests {
         ] {
             assert_eq!(Leads::of(own, parent, main, invocation), leads, "{own} {parent} {main:?}");
         }
-        let terms = Terms { state: StatePlace::Nowhere, leads: Some(Leads::Container) };
+        let terms = Terms { user: 0, state: StatePlace::Nowhere, leads: Some(Leads::Container) };
         assert!(terms.refusal(&StatePlace::Nowhere).unwrap().contains("restart the container"));
     }
 
