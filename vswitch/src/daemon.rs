@@ -20,7 +20,6 @@ use tokio::time::MissedTickBehavior;
 use crate::api;
 use crate::api::tcp::{Keys, Tcp};
 use crate::commands;
-use crate::config::process::ApiTcpConfig;
 use crate::config::{Config, Source};
 use crate::confinement::confine;
 use crate::console::repl;
@@ -40,7 +39,7 @@ use followers::Followers;
 use giving::hand_over;
 use here::Here;
 use signals::Signals;
-use sockets::Sockets;
+use sockets::{ByTcp, Sockets};
 
 /// Requests of all clients that may wait.
 const JOBS: usize = 64;
@@ -48,9 +47,6 @@ const JOBS: usize = 64;
 const SOCKETS_AGAIN: Duration = Duration::from_secs(1);
 /// Between two looks for ports that somebody waits for.
 pub(crate) const PORTS_EVERY: Duration = Duration::from_millis(2);
-/// How long a switch tries to listen by TCP where the one before may still do.
-const LISTEN: Duration = Duration::from_secs(10);
-const LISTEN_AGAIN: Duration = Duration::from_millis(50);
 /// Time for the last answers to leave.
 const FAREWELL: Duration = Duration::from_millis(50);
 
@@ -167,11 +163,8 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         }
     }
     let mut door = open_door();
-    match (tcp, &api.tcp, keys) {
-        (Some(tcp), ..) => tcps.send(tcp).await.context("the API's thread has ended")?,
-        (None, Some(tcp), Some(keys)) => drop(tokio::spawn(listen(tcp.clone(), keys, tcps))),
-        _ => {}
-    }
+    let mut by_tcp = ByTcp::new(api.tcp.clone(), keys, tcps);
+    by_tcp.open(tcp);
     followers.start(&mut controller, Instant::now());
     vswitch_log::share_core();
     // DPDK is up and its threads are there: whatever they start from now on is confined, too.
@@ -224,7 +217,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
                 turn(&mut controller, "a turn of queue pairs", Switch::hurry);
             }
             Some(successor) = successors.recv() => {
-                let handed = hand_over(successor, &mut controller, &mut serving).await;
+                let handed = hand_over(successor, &mut controller, &mut serving, &mut by_tcp).await;
                 if handed {
                     controller.switch.is_succeeded();
                     door.iter_mut().for_each(Door::keep);
@@ -234,6 +227,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
                     // The new process may have put its own in its place.
                     door.iter_mut().for_each(Door::keep);
                     door = open_door();
+                    by_tcp.open(None);
                     deaf = Some((Instant::now(), false));
                 }
             }
@@ -268,24 +262,6 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     serving.close().await;
     drop(door);
     Ok(())
-}
-
-/// Has the API listen by TCP. The switch that this one takes over from may still listen there for a moment.
-async fn listen(config: ApiTcpConfig, keys: Arc<Keys>, tcps: mpsc::Sender<Tcp>) {
-    let began = Instant::now();
-    loop {
-        match Tcp::listen(&config, keys.clone()) {
-            Ok(tcp) => {
-                let _ = tcps.send(tcp).await;
-                return;
-            }
-            Err(error) if began.elapsed() > LISTEN => {
-                tracing::error!(%error, "the API is not to be had over TCP; restart the switch when it suits");
-                return;
-            }
-            Err(_) => tokio::time::sleep(LISTEN_AGAIN).await,
-        }
-    }
 }
 
 /// The state file of a service of systemd that has a folder for it (`StateDirectory`, systemd.exec(5)).

@@ -1,6 +1,6 @@
 //! An upgrade, as far as the loop of the process that goes has to do with it.
 
-use super::sockets::Serving;
+use super::sockets::{ByTcp, Serving};
 use crate::control::guard::{Fault, caught};
 use crate::controller::Controller;
 use crate::handover::give::Successor;
@@ -11,6 +11,7 @@ pub(super) async fn hand_over(
     mut successor: Successor,
     controller: &mut Controller,
     serving: &mut Serving,
+    by_tcp: &mut ByTcp,
 ) -> bool {
     let beside = match caught("the beginning of an upgrade", || give(&mut successor, &mut controller.switch))
     {
@@ -23,6 +24,7 @@ pub(super) async fn hand_over(
         }
     };
     serving.close().await;
+    by_tcp.close().await;
     let forwards = controller.switch.is_forwarding();
     match caught("an upgrade", || let_go(&mut successor, &mut controller.switch, &beside)) {
         Ok(Ok(())) => return true,
@@ -96,7 +98,8 @@ mod tests {
         let handed = runtime.block_on(async {
             let successor = successors.recv().await.unwrap();
             testing::break_at(place);
-            hand_over(successor, controller, &mut Serving::default()).await
+            let mut by_tcp = ByTcp::new(None, None, mpsc::channel(1).0);
+            hand_over(successor, controller, &mut Serving::default(), &mut by_tcp).await
         });
         let heard = new.join().unwrap().unwrap_err().to_string();
         drop(door);

@@ -1,11 +1,21 @@
-//! The Unix sockets of the API: opened, served, closed, and opened again.
+//! The sockets of the API, Unix and TCP: opened, served, closed, and opened again.
 
-use tokio::sync::mpsc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinHandle};
 
 use crate::api;
-use crate::config::process::ApiConfig;
+use crate::api::tcp::{Keys, Tcp};
+use crate::config::process::{ApiConfig, ApiTcpConfig};
 use crate::control::server::Server;
+
+/// How long a switch tries to listen by TCP, where another one may still do, until that is told; and how often.
+const LISTEN: Duration = Duration::from_secs(10);
+const LISTEN_SOON: Duration = Duration::from_millis(50);
+/// How often from then on.
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// The Unix sockets of the API, not served yet.
 pub(super) struct Sockets {
@@ -56,5 +66,61 @@ impl Serving {
             socket.abort();
             let _ = socket.await;
         }
+    }
+}
+
+/// The API over TCP, where it is to be had there.
+pub(super) struct ByTcp {
+    to: Option<(ApiTcpConfig, Arc<Keys>)>,
+    /// To the API's thread.
+    tcps: mpsc::Sender<Tcp>,
+    /// Has it listen.
+    listening: Option<JoinHandle<()>>,
+}
+
+impl ByTcp {
+    /// Closed, so far.
+    pub fn new(config: Option<ApiTcpConfig>, keys: Option<Arc<Keys>>, tcps: mpsc::Sender<Tcp>) -> Self {
+        Self { to: config.zip(keys), tcps, listening: None }
+    }
+
+    /// Has the API listen, there already or as soon as it can: the switch that this one takes over from may have the address for a moment.
+    pub fn open(&mut self, there: Option<(Tcp, oneshot::Sender<()>)>) {
+        let Some((config, keys)) = self.to.clone() else { return };
+        let tcps = self.tcps.clone();
+        self.listening = Some(tokio::spawn(async move {
+            let (tcp, keep) = match there {
+                Some(there) => there,
+                None => listen(&config, &keys).await,
+            };
+            // It listens for as long as this task is there.
+            if tcps.send(tcp).await.is_ok() {
+                std::future::pending::<()>().await;
+            }
+            drop(keep);
+        }));
+    }
+
+    /// Another process is to listen there.
+    pub async fn close(&mut self) {
+        if let Some(listening) = self.listening.take() {
+            listening.abort();
+            let _ = listening.await;
+        }
+    }
+}
+
+async fn listen(config: &ApiTcpConfig, keys: &Arc<Keys>) -> (Tcp, oneshot::Sender<()>) {
+    let (began, mut is_told) = (Instant::now(), false);
+    loop {
+        match Tcp::listen(config, keys.clone()) {
+            Ok(tcp) => return tcp,
+            Err(error) if !is_told && began.elapsed() > LISTEN => {
+                tracing::error!(%error, "the API is not to be had over TCP yet; it is tried every {LISTEN_AGAIN:?}");
+                is_told = true;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(if is_told { LISTEN_AGAIN } else { LISTEN_SOON }).await;
     }
 }

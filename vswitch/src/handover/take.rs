@@ -9,12 +9,10 @@ use super::alive::Alive;
 use super::tables::Tables;
 use super::terms::StatePlace;
 use super::wire::{Link, Message};
-use super::{HandoverError, VERSION, socket_beside};
+use super::{HandoverError, RELEASE, VERSION, socket_beside};
 
 /// How long the old process may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long it may take to close its ports.
-const RELEASE: Duration = Duration::from_secs(20);
 /// How long it may take to hear that it may end, on a machine that has other work.
 const END: Duration = Duration::from_secs(10);
 /// How long the socket of a process that has closed its end may still be there while it ends.

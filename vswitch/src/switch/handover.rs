@@ -14,6 +14,7 @@ use super::ports::{WantedPort, wanted};
 use super::{Switch, SwitchError, object_ids};
 use crate::config::objects::ObjectId;
 use crate::config::{Config, PortSpec, Relocation};
+use crate::handover::LET_GO;
 use crate::handover::tables::{Chunk, ROWS, Tables, split};
 use crate::port::{Undo, shared_interface};
 use crate::state::journal::Saver;
@@ -26,6 +27,18 @@ const GRACE: Duration = Duration::from_secs(5);
 const BESIDE: Duration = Duration::from_secs(30);
 /// Packets that wait in one queue at most.
 const MOST_WAITING: usize = 1 << 16;
+
+/// Why a switch did not let go.
+#[derive(Debug, thiserror::Error)]
+pub enum LetGoError {
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
+    /// A driver that takes long, or does not come back.
+    #[error(
+        "ports that were to be closed are not within {LET_GO:?}: {0}; see what their drivers do, or restart in place of an upgrade"
+    )]
+    Late(String),
+}
 
 impl Switch {
     /// Why it cannot be handed over, if there is a reason.
@@ -96,8 +109,8 @@ impl Switch {
     /// more. The process, its workers and its tables stay.
     ///
     /// # Errors
-    /// [`SwitchError`].
-    pub fn let_go_all(&mut self, beside: &[String], stopped: impl FnOnce()) -> Result<(), SwitchError> {
+    /// [`LetGoError`]; then it has to [come back](Self::come_back).
+    pub fn let_go_all(&mut self, beside: &[String], stopped: impl FnOnce()) -> Result<(), LetGoError> {
         self.end_bfd();
         self.set_forwarding(false)?;
         stopped();
@@ -106,7 +119,10 @@ impl Switch {
         // Nothing comes of what they wait for: they are tried anew.
         self.tend_ahead(Instant::now(), true);
         self.let_go_of_device();
-        self.ports.detach_all_but(&self.pool, beside);
+        let late = self.ports.detach_all_but(&self.pool, beside, LET_GO);
+        if !late.is_empty() {
+            return Err(LetGoError::Late(late.join(", ")));
+        }
         // With what has come since the tables went.
         self.connections.write_file(self.topology.snapshot());
         self.state_lock = None;

@@ -171,6 +171,18 @@ fn a_switch_that_could_not_let_go_keeps_what_it_has() {
     std::fs::remove_file(path.with_extension("lock")).unwrap();
 }
 
+/// Nothing is released that is not closed: the new process could not open it.
+#[test]
+fn ports_that_are_not_closed_in_time_are_named_and_come_back() {
+    let mut switch = Switch::start(config(true)).unwrap_or_else(|error| panic!("{error}"));
+    switch.set_forwarding(false).unwrap();
+    assert_eq!(switch.ports.detach_all_but(&switch.pool, &[], Duration::ZERO), ["a", "b"]);
+    switch.come_back(true).unwrap();
+    tend_until(&mut switch, (true, [true; 2]));
+    assert_eq!(switch.ports.detach_all_but(&switch.pool, &[], LET_GO), [""; 0]);
+    switch.stop();
+}
+
 /// Takes over from a switch that said this.
 fn succeed(auto_start: bool, said: Option<(bool, &[&str])>) -> (bool, [bool; 2]) {
     let mut switch =
