@@ -7,6 +7,7 @@ mod giving;
 mod here;
 mod signals;
 mod sockets;
+mod taking;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,6 +41,7 @@ use giving::hand_over;
 use here::Here;
 use signals::Signals;
 use sockets::{ByTcp, Sockets};
+use taking::{Released, take_over};
 
 /// Requests of all clients that may wait.
 const JOBS: usize = 64;
@@ -104,12 +106,9 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         config.validate()?;
         signals.go_on().await?;
         predecessor.take(switch.interfaces_beside(), || switch.forget_beside())?;
-        // Not before: one that ends without having taken over must leave to the old one what that has done to its interfaces.
-        switch.inherit_interfaces(&tables);
-        // It has let go of the state, too.
-        let lock = state::lock::take_told(state_file.as_deref())?;
-        switch.succeed(config, &tables, &api.socket)?;
-        let sockets = Sockets::bind(&api, here.readers)?;
+        let released =
+            Released { config, tables: &tables, state: state_file.as_deref(), api: &api, here: &here };
+        let (lock, sockets) = take_over(&mut switch, released)?;
         (switch, owners, lock, sockets, None, Some(predecessor))
     } else {
         // The socket next: a second daemon must not touch the ports of the first.

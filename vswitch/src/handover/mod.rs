@@ -30,6 +30,7 @@ pub mod give;
 pub mod tables;
 pub mod take;
 pub mod terms;
+pub mod whereabouts;
 mod wire;
 
 use std::path::{Path, PathBuf};

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::alive::Alive;
 use super::tables::Tables;
 use super::terms::StatePlace;
+use super::whereabouts::Whereabouts;
 use super::wire::{Link, Message};
 use super::{HandoverError, RELEASE, VERSION, socket_beside};
 
@@ -41,8 +42,14 @@ impl Predecessor {
         let stream = UnixStream::connect(&socket);
         let stream = stream.map_err(|source| HandoverError::Nobody { path: socket.clone(), source })?;
         let mut link = Link::new(stream);
-        let state = StatePlace::of(state);
-        let hello = Message::Hello { version: VERSION, takes_forwarding: true, state, waits_for_end: true };
+        let hello = Message::Hello {
+            version: VERSION,
+            takes_forwarding: true,
+            state: StatePlace::of(state),
+            waits_for_end: true,
+            whereabouts: Whereabouts::here(),
+            takes_ports: true,
+        };
         // One that sends this process away may have hung up before it heard anything, and has said why.
         let answer = match link.send(&hello, PATIENCE) {
             Ok(()) => link.receive(PATIENCE),

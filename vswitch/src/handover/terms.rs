@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::whereabouts::Whereabouts;
+
 /// Where a process keeps what is changed while it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -35,6 +37,7 @@ pub struct Terms {
     state: StatePlace,
     /// What ends with this process.
     leads: Option<Leads>,
+    whereabouts: Whereabouts,
 }
 
 /// What a process is the main one of, which ends with it and takes a new one along.
@@ -79,7 +82,12 @@ impl Terms {
         let [main, invocation] = ["SYSTEMD_EXEC_PID", "INVOCATION_ID"].map(|name| std::env::var(name).ok());
         let parent = std::os::unix::process::parent_id();
         let leads = Leads::of(std::process::id(), parent, main.as_deref(), invocation.as_deref());
-        Self { user: nix::unistd::geteuid().as_raw(), state: StatePlace::of(state), leads }
+        Self {
+            user: nix::unistd::geteuid().as_raw(),
+            state: StatePlace::of(state),
+            leads,
+            whereabouts: Whereabouts::here(),
+        }
     }
 
     /// Why it does not hand over to a process of this user, if there is a reason.
@@ -100,11 +108,15 @@ impl Terms {
         Self { user: terms.user + 1, ..terms }
     }
 
-    /// Why it does not hand over to a process that keeps its state there, if there is a reason.
-    pub(super) fn refusal(&self, new: &StatePlace) -> Option<String> {
+    /// Why it does not hand over to a process that keeps its state there and is there itself, if there is a reason.
+    pub(super) fn refusal(&self, state: &StatePlace, whereabouts: &Whereabouts) -> Option<String> {
         if let Some(leads) = self.leads {
             return Some(leads.remedy().into());
         }
+        self.refusal_of_state(state).or_else(|| self.whereabouts.refusal(whereabouts))
+    }
+
+    fn refusal_of_state(&self, new: &StatePlace) -> Option<String> {
         match (&self.state, new) {
             (_, StatePlace::Untold) | (StatePlace::Untold, _) => None,
             (old, new) if old == new => None,
@@ -135,6 +147,10 @@ impl Terms {
 mod tests {
     use super::*;
 
+    fn terms(state: &StatePlace, leads: Option<Leads>) -> Terms {
+        Terms { user: 0, state: state.clone(), leads, whereabouts: Whereabouts::here() }
+    }
+
     fn file(path: &str) -> StatePlace {
         StatePlace::File(path.into())
     }
@@ -150,8 +166,8 @@ mod tests {
             (file("/s/a"), StatePlace::Nowhere, false),
             (StatePlace::Nowhere, file("/s/a"), false),
         ] {
-            let terms = Terms { user: 0, state: old.clone(), leads: None };
-            let refusal = terms.refusal(&new);
+            let terms = terms(&old, None);
+            let refusal = terms.refusal(&new, &Whereabouts::default());
             assert_eq!(refusal.is_none(), taken, "{old:?} {new:?}");
             if let Some(said) = refusal {
                 assert!(said.contains("/s/a") && said.contains("STATE_DIRECTORY"), "{said}");
@@ -162,8 +178,8 @@ mod tests {
     #[test]
     fn nothing_is_handed_over_by_the_main_process_of_a_unit() {
         for new in [StatePlace::Untold, StatePlace::Nowhere, file("/s/a")] {
-            let terms = Terms { user: 0, state: new.clone(), leads: Some(Leads::Unit) };
-            assert!(terms.refusal(&new).unwrap().contains("systemctl restart"));
+            let terms = terms(&new, Some(Leads::Unit));
+            assert!(terms.refusal(&new, &Whereabouts::default()).unwrap().contains("systemctl restart"));
         }
     }
 
@@ -181,8 +197,13 @@ mod tests {
         ] {
             assert_eq!(Leads::of(own, parent, main, invocation), leads, "{own} {parent} {main:?}");
         }
-        let terms = Terms { user: 0, state: StatePlace::Nowhere, leads: Some(Leads::Container) };
-        assert!(terms.refusal(&StatePlace::Nowhere).unwrap().contains("restart the container"));
+        let terms = terms(&StatePlace::Nowhere, Some(Leads::Container));
+        assert!(
+            terms
+                .refusal(&StatePlace::Nowhere, &Whereabouts::default())
+                .unwrap()
+                .contains("restart the container")
+        );
     }
 
     #[test]

@@ -16,7 +16,8 @@ use crate::config::objects::ObjectId;
 use crate::config::{Config, PortSpec, Relocation};
 use crate::handover::LET_GO;
 use crate::handover::tables::{Chunk, ROWS, Tables, split};
-use crate::port::{Undo, shared_interface};
+use crate::port::{Undo, may_block, shared_interface};
+use crate::state::files::fnv;
 use crate::state::journal::Saver;
 use crate::state::owners::Owner;
 use crate::topology::{Extent, punt_name};
@@ -101,8 +102,27 @@ impl Switch {
         for (vnic, rows) in floating {
             chunks.extend(split(vnic, &rows, Chunk::Floating));
         }
+        chunks.extend(self.ports_there().chunks(ROWS).map(|rows| Chunk::Ports(rows.to_vec())));
         chunks.push(Chunk::Forwarding(self.forwarding, self.ports.stopped()));
         chunks
+    }
+
+    fn ports_there(&self) -> Vec<(String, u64)> {
+        let wanted = wanted(&self.config);
+        let there = self.ports.iter().filter(|(_, port)| port.fault().is_none());
+        there.filter_map(|(_, port)| Some((port.name.clone(), number(wanted.get(&port.name)?)))).collect()
+    }
+
+    /// The ports that the switch before this one had, that the config wants just as they were, and that did not open, each with the reason. One
+    /// that waits for its peer is not among them.
+    pub fn not_taken_over(&self, tables: &Tables) -> Vec<String> {
+        let there: HashMap<&str, u64> = tables.ports().collect();
+        let lost = self.ports.absent().filter_map(|(name, absent)| {
+            let reason = absent.reason.as_ref()?;
+            let is_as_before = there.get(name) == Some(&number(&absent.wanted));
+            (is_as_before && !may_block(&absent.wanted.spec)).then(|| format!("port {name}: {reason}"))
+        });
+        lost.collect()
     }
 
     /// Lets go of the state file and of all ports, but for those on interfaces on which the new process has some, too (`beside`); does `stopped` when nothing is forwarded any
@@ -185,6 +205,7 @@ impl Switch {
     pub fn is_superseded(&mut self) {
         self.is_succeeded();
         self.ports.leave_all();
+        self.ahead.beside().values_mut().for_each(|ready| ready.cleanup.leave_interfaces());
     }
 
     /// Opens those ports of a config that two processes may have open, while another one forwards. It need not be the last word: what
@@ -297,7 +318,7 @@ impl Switch {
                         floats |= self.topology.float(&Floating { vnic, binding, here: true });
                     }
                 }
-                Chunk::QueuePairs(..) | Chunk::Interfaces(_) | Chunk::Forwarding(..) => {}
+                Chunk::QueuePairs(..) | Chunk::Interfaces(_) | Chunk::Forwarding(..) | Chunk::Ports(_) => {}
             }
         }
         if floats {
@@ -309,6 +330,11 @@ impl Switch {
         let [hops, pairs, floating] = tables.counts();
         tracing::info!(hops, pairs, floating, "the tables of the old switch are taken over");
     }
+}
+
+/// Tells a port from one that another config wants otherwise under its name.
+fn number(wanted: &WantedPort) -> u64 {
+    fnv(format!("{wanted:?}").as_bytes())
 }
 
 #[cfg(test)]

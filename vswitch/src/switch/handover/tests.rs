@@ -218,6 +218,37 @@ fn a_switch_that_is_told_nothing_does_as_the_config_says() {
     assert_eq!(succeed(false, None), (false, [true; 2]));
 }
 
+/// A port that another process has, say; it goes on with it.
+#[test]
+fn ports_that_were_there_and_do_not_open_are_told() {
+    let with = |queues: u16| {
+        testing::config(&format!(
+            "[[port]]\nname = \"a\"\nport = {{ kind = \"null\" }}\n\
+             [[port]]\nname = \"b\"\nport = {{ kind = \"veth\", iface = \"nowhere0\", queues = {queues} }}\n"
+        ))
+    };
+    let mut switch = Switch::prepare(&with(1), None, false).unwrap_or_else(|error| panic!("{error}"));
+    let there = |config: &Config| {
+        let mut tables = Tables::default();
+        let rows = wanted(config).iter().map(|(name, wanted)| (name.clone(), number(wanted))).collect();
+        tables.add(Chunk::Ports(rows));
+        tables
+    };
+    let control = std::env::temp_dir().join(format!("handover-lost-{}.sock", std::process::id()));
+    switch.succeed(with(1), &there(&with(1)), &control).unwrap();
+    let lost = switch.not_taken_over(&there(&with(1)));
+    assert!(lost.len() == 1 && lost[0].starts_with("port b: ") && lost[0].contains("nowhere0"), "{lost:?}");
+    // It was another one, it was not there either, or nobody says.
+    assert_eq!(switch.not_taken_over(&there(&with(2))), [""; 0]);
+    assert_eq!(switch.not_taken_over(&there(&testing::config(""))), [""; 0]);
+    assert_eq!(switch.not_taken_over(&Tables::default()), [""; 0]);
+    let tables = switch.tables();
+    let ports = tables.iter().find(|chunk| matches!(chunk, Chunk::Ports(_)));
+    assert_eq!(ports, Some(&Chunk::Ports(vec![("a".into(), number(&wanted(&with(1))["a"]))])));
+    switch.stop();
+    let _ = std::fs::remove_file(control.with_extension("sock.connections"));
+}
+
 /// Whoever waits for a change while an upgrade comes to nothing is answered when its port is there.
 #[test]
 fn a_change_that_waits_for_its_port_is_carried_out_when_the_switch_is_back() {
