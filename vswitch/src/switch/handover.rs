@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pipelines::event::{Binding, Claim, Floating};
+use pmd::TapPlace;
 use wire::{MacAddr, Qpn};
 
 use super::opening::JobResult;
@@ -44,7 +46,7 @@ pub enum LetGoError {
 impl Switch {
     /// Why it cannot be handed over, if there is a reason.
     pub fn is_bound(&self) -> Option<String> {
-        self.would_be_lost().or_else(|| self.has_passing_port())
+        self.would_be_lost().or_else(|| self.has_passing_port()).or_else(|| self.has_strayed_port())
     }
 
     /// What is not saved, or what clients made and no file has: a new process does not get it. Others say again what is theirs.
@@ -77,6 +79,29 @@ impl Switch {
         Some(format!(
             "port {name} is a tap that goes with its process, and its tenant's interface with it; write `persist = true` for it"
         ))
+    }
+
+    /// A tap that is not where the config has it, nor will be for a new process, which would make another one there.
+    fn has_strayed_port(&self) -> Option<String> {
+        let identity = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        let own = Path::new("/proc/thread-self/ns/net");
+        self.ports.iter().find_map(|(_, port)| {
+            let PortSpec::Tap(spec) = &port.wanted.spec else { return None };
+            let TapPlace { iface, namespace } = port.port.tap_place()?;
+            let wanted = identity(spec.namespace().as_deref().unwrap_or(own));
+            let has_moved = namespace.is_some_and(|now| wanted != Some(now));
+            let what = match (has_moved, iface != spec.iface) {
+                (false, false) => return None,
+                (true, false) => "is in another network namespace".to_owned(),
+                (false, true) => format!("is called {iface} now"),
+                (true, true) => format!("is in another network namespace, as {iface}"),
+            };
+            Some(format!(
+                "the tap {} of port {} {what}, where a new process would not find it: it would make another one, and the tenant of this one be \
+                 cut off; say where it is by `iface` and `netns =` of its port, or bring it back",
+                spec.iface, port.name
+            ))
+        })
     }
 
     /// Everything that a new process needs of its tables, in chunks; what is saved is on the disk.

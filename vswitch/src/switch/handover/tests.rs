@@ -249,6 +249,39 @@ fn ports_that_were_there_and_do_not_open_are_told() {
     let _ = std::fs::remove_file(control.with_extension("sock.connections"));
 }
 
+/// A new process would make another tap in its place, and the tenant's would have nobody.
+#[test]
+fn a_switch_whose_tap_was_renamed_or_moved_is_not_handed_over() {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a network namespace takes root");
+    let ip = |line: &str| {
+        let status = std::process::Command::new("ip").args(line.split(' ')).status().unwrap();
+        assert!(status.success(), "ip {line}");
+    };
+    let mut switch = testing::start_by_file(
+        "[[port]]\nname = \"a\"\nport = { kind = \"tap\", iface = \"strays0\", persist = true }\n",
+    );
+    assert_eq!(switch.is_bound(), None);
+    ip("link set strays0 down");
+    ip("link set strays0 name other0");
+    let said = switch.is_bound().unwrap();
+    assert!(said.contains("port a is called other0 now") && said.contains("`netns =`"), "{said}");
+    ip("link set other0 name strays0");
+    assert_eq!(switch.is_bound(), None);
+    // Into a container that has one of its own.
+    let mut container = std::process::Command::new("unshare").args(["--net", "sleep", "60"]).spawn().unwrap();
+    let (own, began) = (std::fs::read_link("/proc/thread-self/ns/net").unwrap(), Instant::now());
+    let theirs = format!("/proc/{}/ns/net", container.id());
+    while std::fs::read_link(&theirs).unwrap() == own {
+        assert!(began.elapsed() < Duration::from_secs(10), "it has no namespace");
+    }
+    ip(&format!("link set strays0 netns {}", container.id()));
+    let said = switch.is_bound().unwrap();
+    assert!(said.contains("port a is in another network namespace") && said.contains("`netns =`"), "{said}");
+    switch.stop();
+    container.kill().unwrap();
+    container.wait().unwrap();
+}
+
 /// Whoever waits for a change while an upgrade comes to nothing is answered when its port is there.
 #[test]
 fn a_change_that_waits_for_its_port_is_carried_out_when_the_switch_is_back() {
