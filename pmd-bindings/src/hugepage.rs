@@ -6,18 +6,26 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+/// Where the kernel has a folder for each size.
+const SIZES: &str = "/sys/kernel/mm/hugepages";
+
 /// Free reserved huge pages of all sizes, in megabytes.
 pub fn free_mb() -> u64 {
-    free_mb_under(Path::new("/sys/kernel/mm/hugepages"))
+    mb_under(Path::new(SIZES), "free_hugepages")
 }
 
-fn free_mb_under(folder: &Path) -> u64 {
+/// Reserved huge pages of all sizes, whoever has them, in megabytes.
+pub fn reserved_mb() -> u64 {
+    mb_under(Path::new(SIZES), "nr_hugepages")
+}
+
+fn mb_under(folder: &Path, count: &str) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
     let sizes = entries.flatten().filter_map(|entry| {
         let name = entry.file_name();
         let kilobytes: u64 = name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-        let free: u64 = fs::read_to_string(entry.path().join("free_hugepages")).ok()?.trim().parse().ok()?;
-        Some(kilobytes * free)
+        let pages: u64 = fs::read_to_string(entry.path().join(count)).ok()?.trim().parse().ok()?;
+        Some(kilobytes * pages)
     });
     sizes.sum::<u64>() / 1024
 }
@@ -57,10 +65,12 @@ mod tests {
         for (size, free) in [("hugepages-2048kB", "5\n"), ("hugepages-1048576kB", "2\n"), ("other", "9\n")] {
             fs::create_dir_all(folder.join(size)).unwrap();
             fs::write(folder.join(size).join("free_hugepages"), free).unwrap();
+            fs::write(folder.join(size).join("nr_hugepages"), "1").unwrap();
         }
-        assert_eq!(free_mb_under(&folder), 10 + 2048);
+        assert_eq!(mb_under(&folder, "free_hugepages"), 10 + 2048);
+        assert_eq!(mb_under(&folder, "nr_hugepages"), 2 + 1024);
         fs::remove_dir_all(&folder).unwrap();
-        assert_eq!(free_mb_under(&folder), 0);
+        assert_eq!(mb_under(&folder, "free_hugepages"), 0);
     }
 
     #[test]

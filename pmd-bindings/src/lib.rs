@@ -47,6 +47,6 @@ pub use namespace::Namespace;
 pub use port::{
     BondHash, BondMember, BondMode, ConfiguredRss, LacpState, Link, Port, PortConfig, PortId, PortInfo,
     PortStats, Ring, RssCapabilities, RssConfig, RssHash, RssLevel, RssReport, RssTypes, RxOffloads,
-    StartedPort, TapConfig, TxOffloads, VhostConfig,
+    StartedPort, TapConfig, TapPlace, TxOffloads, VhostConfig,
 };
 pub use queue::{Readiness, RxQueue, TxQueue};

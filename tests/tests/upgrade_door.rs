@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tests::outage::site::{Site, assert_short};
+use tests::tls::Authority;
 use tests::{Daemon, Family, Lab, Netns, Process, Scene, Workdir, runtime, wait_for};
 
 /// What an outage may take on a machine with other work to do.
@@ -145,6 +146,42 @@ fn leave_with_everything(door: &Path) {
     while hear(&mut stream) != "complete" {}
     say(&mut stream, &json!({ "take": { "beside": [] } })).unwrap();
     assert_eq!([hear(&mut stream), hear(&mut stream)], ["stopped", "released"]);
+}
+
+/// The API over TCP goes with the switch: to the new process, and back to the old one where that is none.
+#[test]
+fn upgrade_hands_the_api_over_tcp_on_and_takes_it_back() {
+    const ADDRESS: &str = "127.0.0.1/7447";
+    let host = Netns::new("host");
+    host.ip("link set lo up");
+    let authority = Authority::new(&["ca"]);
+    authority.sign("switch", "ca", "DNS:switch.test", "-days 2");
+    let at = |name: &str| authority.path(name).display().to_string();
+    let tcp = format!(
+        "tcp = {{ listen = \"127.0.0.1:7447\", certificate = \"{}\", key = \"{}\", client-ca = \"{}\", admins = [\"operator.test\"] }}\n",
+        at("switch.pem"),
+        at("switch.key"),
+        at("ca.pem")
+    );
+    let mut daemon = Daemon::start_with_api(&host, "", &tcp);
+    let connects = || {
+        host.run(&["bash", "-c", &format!("(exec 3<>/dev/tcp/{ADDRESS}) 2>/dev/null && echo yes || echo no")])
+    };
+    let listens = || (connects().trim() == "yes").then_some(());
+    listens().unwrap();
+    let mut stream = guest(&door(&daemon));
+    say(&mut stream, &json!("freeze")).unwrap();
+    while hear(&mut stream) != "complete" {}
+    say(&mut stream, &json!({ "take": { "beside": [] } })).unwrap();
+    assert_eq!([hear(&mut stream), hear(&mut stream)], ["stopped", "released"]);
+    wait_for("the old one to listen no more", Duration::from_secs(2), || listens().is_none().then_some(()));
+    drop(stream);
+    wait_for("the switch to be back", PATIENCE, || daemon.try_ctl("show workers").ok());
+    wait_for("the old one to listen again", PATIENCE, listens);
+    daemon.upgrade(&host);
+    wait_for("the new one to listen", PATIENCE, listens);
+    daemon.ctl("shutdown");
+    daemon.assert_clean_end();
 }
 
 #[test]

@@ -2,6 +2,13 @@
 //!
 //! Nothing here touches a packet: workers go on whatever happens in this loop.
 
+mod followers;
+mod giving;
+mod here;
+mod signals;
+mod sockets;
+mod taking;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,21 +16,16 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::task::{JoinError, JoinHandle};
 use tokio::time::MissedTickBehavior;
 
 use crate::api;
 use crate::api::tcp::{Keys, Tcp};
-use crate::cluster;
 use crate::commands;
-use crate::config::process::{ApiConfig, ApiTcpConfig};
 use crate::config::{Config, Source};
 use crate::confinement::confine;
 use crate::console::repl;
 use crate::control::guard::caught;
-use crate::control::server::Server;
 use crate::controller::Controller;
-use crate::evpn;
 use crate::handover::give::{Door, Successor};
 use crate::handover::take::Predecessor;
 use crate::handover::terms::Terms;
@@ -32,6 +34,14 @@ use crate::state::owners::Owners;
 use crate::switch::ahead::Next;
 use crate::switch::rcft::BUSY_EVERY_MS;
 use crate::switch::{Switch, TEND_EVERY_MS};
+pub use here::notes;
+
+use followers::Followers;
+use giving::hand_over;
+use here::Here;
+use signals::Signals;
+use sockets::{ByTcp, Sockets};
+use taking::{Released, take_over};
 
 /// Requests of all clients that may wait.
 const JOBS: usize = 64;
@@ -39,9 +49,6 @@ const JOBS: usize = 64;
 const SOCKETS_AGAIN: Duration = Duration::from_secs(1);
 /// Between two looks for ports that somebody waits for.
 pub(crate) const PORTS_EVERY: Duration = Duration::from_millis(2);
-/// How long a switch tries to listen by TCP where the one before may still do.
-const LISTEN: Duration = Duration::from_secs(10);
-const LISTEN_AGAIN: Duration = Duration::from_millis(50);
 /// Time for the last answers to leave.
 const FAREWELL: Duration = Duration::from_millis(50);
 
@@ -72,8 +79,7 @@ pub fn run(options: DaemonOptions) -> anyhow::Result<()> {
 
 async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     // Signals first: one that comes while the ports are being attached must end the switch in order, too.
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
+    let mut signals = Signals::trap()?;
     let mut hangup = signal(SignalKind::hangup())?;
     let api = options.config.api.clone();
     let state_file = options.config.control.state.clone().or_else(service_state);
@@ -86,6 +92,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         None => Ok((config, Owners::default())),
     };
     let keys = api.tcp.as_ref().map(Keys::read).transpose()?.map(Arc::new);
+    let here = Here::find(&options.config)?;
     let (mut switch, owners, lock, sockets, tcp, predecessor) = if options.upgrade {
         let mut predecessor = Predecessor::find(&api.socket, state_file.as_deref())?;
         tracing::info!(pid = predecessor.pid, "getting ready to take over from the switch that runs");
@@ -93,20 +100,19 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         let (config, _) = restored(options.config.clone())?;
         let mut switch = Switch::prepare(&config, state_file.as_deref(), true)?;
         switch.open_beside(&config);
+        signals.go_on().await?;
         let tables = predecessor.freeze()?;
         let (config, owners) = restored(options.config)?;
         config.validate()?;
+        signals.go_on().await?;
         predecessor.take(switch.interfaces_beside(), || switch.forget_beside())?;
-        // Not before: one that ends without having taken over must leave to the old one what that has done to its interfaces.
-        switch.inherit_interfaces(&tables);
-        // It has let go of the state, too.
-        let lock = state::lock::take_told(state_file.as_deref())?;
-        switch.succeed(config, &tables, &api.socket)?;
-        let sockets = Sockets::bind(&api)?;
+        let released =
+            Released { config, tables: &tables, state: state_file.as_deref(), api: &api, here: &here };
+        let (lock, sockets) = take_over(&mut switch, released)?;
         (switch, owners, lock, sockets, None, Some(predecessor))
     } else {
         // The socket next: a second daemon must not touch the ports of the first.
-        let sockets = Sockets::bind(&api)?;
+        let sockets = Sockets::bind(&api, here.readers)?;
         let tcp = match (&api.tcp, &keys) {
             (Some(tcp), Some(keys)) => Some(Tcp::listen(tcp, keys.clone())?),
             _ => None,
@@ -125,8 +131,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     controller.keys = keys.clone();
 
     let (jobs, mut work) = mpsc::channel::<api::Job>(JOBS);
-    let followers = jobs.clone();
-    let evpn_jobs = jobs.clone();
+    let mut followers = Followers::new(here.host, state_file.clone(), jobs.clone());
     let (clients, tcps) = api::start(jobs).context("cannot start the API's thread")?;
     let (ended, mut console_ended) = mpsc::channel::<()>(1);
     let mut has_console = options.interactive;
@@ -144,24 +149,22 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
             .ok()
     };
     // Who has the door open is the switch: not before the old one ends.
-    if let Some(predecessor) = predecessor
-        && let Err(error) = predecessor.done()
-    {
-        controller.switch.is_superseded();
-        controller.switch.stop();
-        return Err(error.into());
+    if let Some(predecessor) = predecessor {
+        // It comes back when this process, which has nothing any more by then, hangs up.
+        let (told, _link) = match signals.go_on().await {
+            Ok(()) => (predecessor.done().map_err(anyhow::Error::from), None),
+            Err(error) => (Err(error), Some(predecessor)),
+        };
+        if told.is_err() {
+            controller.switch.is_superseded();
+            controller.switch.stop();
+            return told;
+        }
     }
     let mut door = open_door();
-    match (tcp, &api.tcp, keys) {
-        (Some(tcp), ..) => tcps.send(tcp).await.context("the API's thread has ended")?,
-        (None, Some(tcp), Some(keys)) => drop(tokio::spawn(listen(tcp.clone(), keys, tcps))),
-        _ => {}
-    }
-    controller.cluster = cluster::start(controller.switch.bare_config(), state_file.as_deref(), followers)
-        .context("cannot follow etcd")?;
-    if let Some(config) = controller.switch.bare_config().control.evpn.clone() {
-        controller.evpn = Some(evpn::start(config, evpn_jobs).context("cannot start the thread of EVPN")?);
-    }
+    let mut by_tcp = ByTcp::new(api.tcp.clone(), keys, tcps);
+    by_tcp.open(tcp);
+    followers.start(&mut controller, Instant::now());
     vswitch_log::share_core();
     // DPDK is up and its threads are there: whatever they start from now on is confined, too.
     let seccomp = controller.switch.bare_config().control.seccomp;
@@ -191,9 +194,10 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
             }
             _ = clock.tick() => {
                 turn(&mut controller, "a turn of control", |switch| switch.tend(Instant::now()));
+                followers.start(&mut controller, Instant::now());
                 if let Some((_, is_told)) = deaf.filter(|(due, _)| *due <= Instant::now()) {
                     serving.close().await;
-                    deaf = match Sockets::bind(&api) {
+                    deaf = match Sockets::bind(&api, here.readers) {
                         Ok(sockets) => {
                             serving = sockets.serve(&clients);
                             tracing::info!(socket = %api.socket.display(), "the control socket is open again");
@@ -212,7 +216,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
                 turn(&mut controller, "a turn of queue pairs", Switch::hurry);
             }
             Some(successor) = successors.recv() => {
-                let handed = hand_over(successor, &mut controller.switch, &mut serving).await;
+                let handed = hand_over(successor, &mut controller, &mut serving, &mut by_tcp).await;
                 if handed {
                     controller.switch.is_succeeded();
                     door.iter_mut().for_each(Door::keep);
@@ -222,6 +226,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
                     // The new process may have put its own in its place.
                     door.iter_mut().for_each(Door::keep);
                     door = open_door();
+                    by_tcp.open(None);
                     deaf = Some((Instant::now(), false));
                 }
             }
@@ -232,14 +237,14 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
                 tracing::error!(?ended, again, "the control socket is closed; where it is not opened again, restart the switch when it suits");
                 deaf = again.then(|| (Instant::now() + SOCKETS_AGAIN, false));
             }
-            _ = interrupt.recv() => {
+            _ = signals.interrupt.recv() => {
                 if !has_console {
                     break;
                 }
                 // Whoever types it waits for a command's answer: that is no reason to take everybody's network down.
                 tracing::warn!("a command is not given up half done, and the switch runs on; `quit` leaves the console, `shutdown` ends the switch");
             }
-            _ = terminate.recv() => break,
+            _ = signals.terminate.recv() => break,
             _ = hangup.recv() => {
                 // One that still waits for ports goes on with them, by what the file says now.
                 let attempt = reloading.take().unwrap_or_else(|| controller.switch.new_attempt());
@@ -256,111 +261,6 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     serving.close().await;
     drop(door);
     Ok(())
-}
-
-/// The Unix sockets of the API, not served yet.
-struct Sockets {
-    all: Server,
-    readers: Option<Server>,
-}
-
-impl Sockets {
-    fn bind(api: &ApiConfig) -> anyhow::Result<Self> {
-        let all = Server::bind(&api.socket)?;
-        let readers = match &api.group {
-            Some(group) => Some(Server::bind_for_readers(&api.read_socket(), group)?),
-            None => None,
-        };
-        Ok(Self { all, readers })
-    }
-
-    fn serve(self, clients: &mpsc::Sender<api::Accepted>) -> Serving {
-        let serve = |server: Server| tokio::spawn(server.serve(clients.clone()));
-        Serving { all: Some(serve(self.all)), readers: self.readers.map(serve) }
-    }
-}
-
-/// The sockets, served.
-struct Serving {
-    all: Option<JoinHandle<std::io::Result<()>>>,
-    readers: Option<JoinHandle<std::io::Result<()>>>,
-}
-
-impl Serving {
-    /// When the control socket has ended by itself.
-    async fn ended(&mut self) -> Result<std::io::Result<()>, JoinError> {
-        match &mut self.all {
-            Some(all) => {
-                let ended = all.await;
-                self.all = None;
-                ended
-            }
-            None => std::future::pending().await,
-        }
-    }
-
-    fn is_closed(&self) -> bool {
-        self.all.is_none()
-    }
-
-    async fn close(&mut self) {
-        for socket in [self.readers.take(), self.all.take()].into_iter().flatten() {
-            socket.abort();
-            let _ = socket.await;
-        }
-    }
-}
-
-/// Has the API listen by TCP. The switch that this one takes over from may still listen there for a moment.
-async fn listen(config: ApiTcpConfig, keys: Arc<Keys>, tcps: mpsc::Sender<Tcp>) {
-    let began = Instant::now();
-    loop {
-        match Tcp::listen(&config, keys.clone()) {
-            Ok(tcp) => {
-                let _ = tcps.send(tcp).await;
-                return;
-            }
-            Err(error) if began.elapsed() > LISTEN => {
-                tracing::error!(%error, "the API is not to be had over TCP; restart the switch when it suits");
-                return;
-            }
-            Err(_) => tokio::time::sleep(LISTEN_AGAIN).await,
-        }
-    }
-}
-
-/// Hands over to a new process; `true` when it forwards. Otherwise the switch goes on as it was, or is back.
-async fn hand_over(mut successor: Successor, switch: &mut Switch, serving: &mut Serving) -> bool {
-    if let Some(why) = switch.is_bound() {
-        tracing::warn!(why, "an upgrade is refused; the switch runs on");
-        successor.refuse(why);
-        return false;
-    }
-    tracing::info!("a new process takes over");
-    let tables = switch.tables();
-    let beside = match successor.give(tables) {
-        Ok(beside) => beside,
-        Err(error) => {
-            tracing::warn!(%error, "an upgrade came to nothing; the switch runs on as it was");
-            return false;
-        }
-    };
-    serving.close().await;
-    let forwards = switch.is_forwarding();
-    // One that does not hear it does not hear the next word either.
-    let released = switch.let_go_all(&beside, || drop(successor.stopped()));
-    match released
-        .map_err(|error| error.to_string())
-        .and_then(|()| successor.released().map_err(|error| error.to_string()))
-    {
-        Ok(()) => return true,
-        Err(error) => tracing::error!(error, "the new process did not take over; this one comes back"),
-    }
-    drop(successor);
-    if let Err(error) = switch.come_back(forwards) {
-        tracing::error!(%error, "not everything is back");
-    }
-    false
 }
 
 /// The state file of a service of systemd that has a folder for it (`StateDirectory`, systemd.exec(5)).

@@ -188,7 +188,8 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             }
             let notes = vswitch::topology::flood_notes(&parsed).into_iter();
             let notes = notes.chain(vswitch::topology::route_notes(&parsed));
-            for note in notes.chain(vswitch::topology::peering_notes(&parsed)) {
+            let notes = notes.chain(vswitch::topology::peering_notes(&parsed));
+            for note in notes.chain(daemon::notes(&parsed)) {
                 writeln!(out, "note: {note}")?;
             }
             if let Some(Shortage { text, .. }) = shortage {

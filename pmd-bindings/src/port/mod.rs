@@ -30,7 +30,7 @@ pub use rss::{ConfiguredRss, RssCapabilities, RssConfig, RssHash, RssLevel, RssR
 pub use running::{Link, StartedPort};
 pub(crate) use shared::Running;
 pub use stats::PortStats;
-pub use tap::{MAX_TAP_MTU, TapConfig};
+pub use tap::{MAX_TAP_MTU, TapConfig, TapPlace};
 pub use vhost::VhostConfig;
 
 /// DPDK's number of a port, or one above 32,767 of a port that is no ethdev. Numbers are used again after a port was detached.

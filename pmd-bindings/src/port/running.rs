@@ -6,7 +6,7 @@ use dpdk_sys as sys;
 use wire::{MacAddr, TunnelTso};
 
 use super::shared::{Backend, Running};
-use super::{ConfiguredRss, Port, PortId, PortInfo, PortStats, RssReport, info, stats, vhost};
+use super::{ConfiguredRss, Port, PortId, PortInfo, PortStats, RssReport, TapPlace, info, stats, vhost};
 use crate::error::{Errno, PortError};
 use crate::queue::{RxQueue, TxQueue};
 
@@ -306,6 +306,14 @@ impl StartedPort {
         }
         // SAFETY: a port that we hold.
         self.running.call("clear promiscuous mode", |id| unsafe { sys::rte_eth_promiscuous_disable(id) })
+    }
+
+    /// Where the interface of a tap is now; `None` for other kinds, and where it cannot be told.
+    pub fn tap_place(&self) -> Option<TapPlace> {
+        match &self.running.backend {
+            Backend::Tap(tap) => tap.place(),
+            _ => None,
+        }
     }
 
     /// Why the port is of no use until it is opened anew, in words; `None` while it is. To be asked a few times a second: what a packet

@@ -40,6 +40,15 @@ pub struct TapConfig {
     pub offloads: bool,
 }
 
+/// Where the interface of a tap is: it may have been renamed or moved since it was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TapPlace {
+    /// What it is called there.
+    pub iface: String,
+    /// Device and number of its network namespace, where the kernel says.
+    pub namespace: Option<(u64, u64)>,
+}
+
 /// The interface behind a port.
 #[derive(Clone, Debug)]
 pub(super) struct TapPort {
@@ -58,6 +67,10 @@ impl TapPort {
             if_index: self.tap.at_home(interface::index).ok(),
             ..PortInfo::without_ethdev(id, name, "tap", queues)
         }
+    }
+
+    pub fn place(&self) -> Option<TapPlace> {
+        self.tap.place().ok()
     }
 
     pub fn mac(&self) -> MacAddr {

@@ -22,7 +22,7 @@ use wire::MacAddr;
 use crate::counters::Counters;
 use crate::interface;
 use crate::namespace::in_namespace;
-use crate::port::{PortStats, TapConfig};
+use crate::port::{PortStats, TapConfig, TapPlace};
 use crate::process::Request;
 use crate::vnet::{Outlet, VNET_BYTES, VNET_TUNNEL_BYTES};
 
@@ -227,23 +227,34 @@ impl Tap {
         unsafe { self.first()?.control(libc::TUNSETPERSIST, 1) }.map(drop)
     }
 
+    /// The network namespace in which it is now; `None` where the kernel does not say (Linux before 5.2).
+    fn namespace(&self) -> io::Result<Option<File>> {
+        // SAFETY: takes no argument.
+        match unsafe { self.first()?.control(libc::TUNGETDEVNETNS, 0) } {
+            // SAFETY: a fresh descriptor that nobody else owns.
+            Ok(namespace) => Ok(Some(File::from(unsafe { OwnedFd::from_raw_fd(namespace) }))),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
+            // Not guessed: an interface of that name here may be another one.
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What it is called now, and where it is.
+    ///
+    /// # Errors
+    /// `EBADFD` when it was deleted.
+    pub fn place(&self) -> io::Result<TapPlace> {
+        let identity = |namespace: File| namespace.metadata().map(|file| (file.dev(), file.ino()));
+        Ok(TapPlace { iface: self.name()?, namespace: self.namespace()?.map(identity).transpose()? })
+    }
+
     /// Does something with the interface, by its name, in the network namespace in which it is.
     ///
     /// # Errors
     /// What `with` says, `EBADFD` when it was deleted, `EPERM` for a namespace that we may not enter.
     pub fn at_home<T: Send>(&self, with: impl FnOnce(&str) -> io::Result<T> + Send) -> io::Result<T> {
         let name = self.name()?;
-        // SAFETY: takes no argument.
-        let namespace = unsafe { self.first()?.control(libc::TUNGETDEVNETNS, 0) };
-        let namespace = match namespace {
-            Ok(namespace) => namespace,
-            // Linux before 5.2 does not say.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return with(&name),
-            // Not guessed: an interface of that name here may be another one.
-            Err(error) => return Err(error),
-        };
-        // SAFETY: a fresh descriptor that nobody else owns.
-        let namespace = File::from(unsafe { OwnedFd::from_raw_fd(namespace) });
+        let Some(namespace) = self.namespace()? else { return with(&name) };
         let (there, here) = (namespace.metadata()?, fs::metadata("/proc/thread-self/ns/net")?);
         // Entering a namespace takes CAP_SYS_ADMIN, which its own process does not need.
         if (there.dev(), there.ino()) == (here.dev(), here.ino()) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -172,15 +172,18 @@ struct ByReason {
 pub struct Tcp {
     listener: StdListener,
     keys: Arc<Keys>,
+    until: oneshot::Receiver<()>,
 }
 
 impl Tcp {
     /// Listens at the address of a config; who may come in is said by the keys. An address that no interface has yet, because the machine
     /// is still coming up, is no reason to be without a network: connections come once one has it (`IP_FREEBIND` of ip(7)).
     ///
+    /// It listens until the other half of what this returns is dropped.
+    ///
     /// # Errors
     /// [`TcpError`].
-    pub fn listen(config: &ApiTcpConfig, keys: Arc<Keys>) -> Result<Self, TcpError> {
+    pub fn listen(config: &ApiTcpConfig, keys: Arc<Keys>) -> Result<(Self, oneshot::Sender<()>), TcpError> {
         let address = config.listen;
         let listener = match listener(address, false) {
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
@@ -191,11 +194,12 @@ impl Tcp {
         };
         let listener = listener.map_err(|source| TcpError::Listen { address, source })?;
         tracing::info!(%address, "the API listens by TCP");
-        Ok(Self { listener, keys })
+        let (keep, until) = oneshot::channel();
+        Ok((Self { listener, keys, until }, keep))
     }
 
-    /// Takes connections until nobody takes them over.
-    pub(super) async fn serve(self, accepted: mpsc::Sender<Accepted>) -> io::Result<()> {
+    /// Takes connections for as long as it is to listen, and somebody takes them over.
+    pub(super) async fn serve(mut self, accepted: mpsc::Sender<Accepted>) -> io::Result<()> {
         let listener = TcpListener::from_std(self.listener)?;
         let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
         let sent_away = Arc::<ByReason>::default();
@@ -203,6 +207,7 @@ impl Tcp {
             let stream = tokio::select! {
                 stream = listener.accept() => stream,
                 () = accepted.closed() => return Ok(()),
+                _ = &mut self.until => return Ok(()),
             };
             let stream = match stream {
                 Ok((stream, _)) => stream,

@@ -33,18 +33,19 @@ use crate::control::asking::Asker;
 use follower::{Files, Follower};
 use status::Shared;
 
-/// Starts the client of a config that has one, on a thread of its own; `state` is the state file, if there is one. What it does can be
-/// read from what this returns.
+/// Starts the client of a config that has one, for the host of this name, on a thread of its own; `state` is the state file, if there is
+/// one. What it does can be read from what this returns.
 ///
 /// # Errors
-/// When this host has no name that others could tell it by, or the system no thread.
+/// When the system has no thread.
 pub fn start(
     config: &Config,
+    own: &Name,
     state: Option<&Path>,
     jobs: mpsc::Sender<Job>,
 ) -> std::io::Result<Option<Shared>> {
     let Some(etcd) = &config.control.etcd else { return Ok(None) };
-    let own = own_name(etcd).map_err(std::io::Error::other)?;
+    let own = own.clone();
     let files = Files {
         generations: file_beside(state.unwrap_or(&config.api.socket), ".generations"),
         members: state.map(|state| file_beside(state, ".members")),
@@ -67,12 +68,20 @@ pub fn start(
 }
 
 /// The name of this host: that of the config, or the machine's.
-fn own_name(etcd: &EtcdConfig) -> Result<Name, String> {
-    if let Some(name) = &etcd.host {
-        return Ok(name.clone());
+///
+/// # Errors
+/// The machine's cannot be one, or is not to be had.
+pub fn own_name(etcd: &EtcdConfig) -> Result<Name, String> {
+    match &etcd.host {
+        Some(name) => Ok(name.clone()),
+        None => std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .map_err(|error| error.to_string())
+            .and_then(|name| named_by_machine(name.trim())),
     }
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").map_err(|error| error.to_string())?;
-    Name::new(name.trim()).map_err(|error| {
+}
+
+fn named_by_machine(name: &str) -> Result<Name, String> {
+    Name::new(name).map_err(|error| {
         format!("{error}; this machine's host name is to be its name in etcd: write `host` in [control] etcd")
     })
 }
@@ -81,4 +90,18 @@ fn file_beside(beside: &Path, ending: &str) -> PathBuf {
     let mut file = beside.as_os_str().to_owned();
     file.push(ending);
     file.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_without_a_name_that_others_could_tell_it_by_is_told_what_to_write() {
+        named_by_machine("host-1").unwrap();
+        for name in ["", "two words"] {
+            let said = named_by_machine(name).unwrap_err();
+            assert!(said.contains("write `host` in [control] etcd"), "{said}");
+        }
+    }
 }

@@ -78,18 +78,12 @@ impl Server {
         Self::bind_for(path, None)
     }
 
-    /// Opens a socket at `path` for the members of a group, who may look and change nothing.
+    /// Opens a socket at `path` for the members of a group, by its [number](group_number), who may look and change nothing.
     ///
     /// # Errors
-    /// [`BindError`], also when there is no such group.
-    pub fn bind_for_readers(path: &Path, group: &str) -> Result<Self, BindError> {
-        let found = nix::unistd::Group::from_name(group).map_err(|errno| BindError::System {
-            what: "look up the group of",
-            path: path.to_owned(),
-            source: errno.into(),
-        })?;
-        let found = found.ok_or_else(|| BindError::NoGroup(group.to_owned()))?;
-        Self::bind_for(path, Some(found.gid.as_raw()))
+    /// [`BindError`].
+    pub fn bind_for_readers(path: &Path, group: u32) -> Result<Self, BindError> {
+        Self::bind_for(path, Some(group))
     }
 
     /// A socket of this user, or of the members of a group.
@@ -148,6 +142,19 @@ impl Server {
             }
         }
     }
+}
+
+/// The number of the group whose members are to have the socket at `path`.
+///
+/// # Errors
+/// [`BindError`], also when there is no such group.
+pub fn group_number(path: &Path, group: &str) -> Result<u32, BindError> {
+    let found = nix::unistd::Group::from_name(group).map_err(|errno| BindError::System {
+        what: "look up the group of",
+        path: path.to_owned(),
+        source: errno.into(),
+    })?;
+    found.map(|found| found.gid.as_raw()).ok_or_else(|| BindError::NoGroup(group.to_owned()))
 }
 
 /// Binds a socket for this user, or for the members of a group, and has `place` put it at its path: bound inside a folder nobody else

@@ -45,11 +45,28 @@ pub struct Door {
     is_shut: Arc<AtomicBool>,
 }
 
+/// Which chunks a new process takes, of those that not every one does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Takes {
+    forwarding: bool,
+    ports: bool,
+}
+
+impl Takes {
+    fn takes(self, chunk: &Chunk) -> bool {
+        match chunk {
+            Chunk::Forwarding(..) => self.forwarding,
+            Chunk::Ports(_) => self.ports,
+            _ => true,
+        }
+    }
+}
+
 /// A new process that is ready, and has asked for the tables.
 #[derive(Debug)]
 pub struct Successor {
     link: Link,
-    takes_forwarding: bool,
+    takes: Takes,
     waits_for_end: bool,
     _place: Taken,
 }
@@ -152,16 +169,19 @@ fn serve(listener: &UnixListener, is_shut: &AtomicBool, terms: &Terms, successor
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
-        let peer = getsockopt(&stream, sockopt::PeerCredentials);
-        let Some(peer) = peer.ok().filter(|peer| peer.uid() == nix::unistd::geteuid().as_raw()) else {
-            tracing::warn!("another user asked for an upgrade");
+        let Ok(peer) = getsockopt(&stream, sockopt::PeerCredentials) else {
+            tracing::warn!("nobody knows who asked for an upgrade");
             continue;
         };
+        if let Some(why) = terms.refusal_of_user(peer.uid()) {
+            tracing::warn!(pid = peer.pid(), uid = peer.uid(), "another user asked for an upgrade");
+            send_away(stream, why);
+            continue;
+        }
         let Some(stranger) = Stranger::one_more(&strangers) else {
             let why =
                 format!("{MOST_STRANGERS} processes have connected and not said what they want; try again");
-            // What does not fit into the socket is not waited for.
-            let _ = Link::new(stream).send(&Message::Refused { why }, Duration::from_millis(1));
+            send_away(stream, why);
             continue;
         };
         let (place, terms, successors, pid) = (place.clone(), terms.clone(), successors.clone(), peer.pid());
@@ -173,6 +193,11 @@ fn serve(listener: &UnixListener, is_shut: &AtomicBool, terms: &Terms, successor
             tracing::warn!(pid, %error, "an upgrade came to nothing; the switch runs on");
         }
     }
+}
+
+/// Says why not, to one that is not listened to. What does not fit into the socket is not waited for.
+fn send_away(stream: UnixStream, why: String) {
+    let _ = Link::new(stream).send(&Message::Refused { why }, Duration::from_millis(1));
 }
 
 /// Until it asks for the tables.
@@ -188,10 +213,15 @@ fn hear(
         link.send(&Message::Refused { why: why.clone() }, PATIENCE)?;
         Err(HandoverError::Refused(why))
     };
-    let (takes_forwarding, waits_for_end, state) = match link.receive(PATIENCE)? {
-        Message::Hello { version: VERSION, takes_forwarding, waits_for_end, state } => {
-            (takes_forwarding, waits_for_end, state)
-        }
+    let (takes, waits_for_end, state, whereabouts) = match link.receive(PATIENCE)? {
+        Message::Hello {
+            version: VERSION,
+            takes_forwarding: forwarding,
+            waits_for_end,
+            state,
+            whereabouts,
+            takes_ports: ports,
+        } => (Takes { forwarding, ports }, waits_for_end, state, whereabouts),
         Message::Hello { version, .. } => {
             let why = format!(
                 "it speaks version {VERSION} of the hand-over, the new one {version}: restart instead"
@@ -200,7 +230,7 @@ fn hear(
         }
         _ => return Err(HandoverError::out_of_turn()),
     };
-    let taken = match terms.refusal(&state).map_or_else(|| place.take(pid), Err) {
+    let taken = match terms.refusal(&state, &whereabouts).map_or_else(|| place.take(pid), Err) {
         Ok(taken) => taken,
         Err(why) => return refuse(&mut link, why),
     };
@@ -208,14 +238,14 @@ fn hear(
     let pid = std::process::id();
     link.send(&Message::Ready { version: VERSION, pid, hears_alive: true, tells_end: true }, PATIENCE)?;
     match link.receive_alive(SILENCE, PREPARATION)? {
-        Message::Freeze => Ok(Successor { link, takes_forwarding, waits_for_end, _place: taken }),
+        Message::Freeze => Ok(Successor { link, takes, waits_for_end, _place: taken }),
         _ => Err(HandoverError::out_of_turn()),
     }
 }
 
 impl Successor {
     /// Says why not.
-    pub fn refuse(mut self, why: String) {
+    pub fn refuse(&mut self, why: String) {
         let _ = self.link.send(&Message::Refused { why }, PATIENCE);
     }
 
@@ -225,8 +255,7 @@ impl Successor {
     /// [`HandoverError`]: nothing has changed.
     pub fn give(&mut self, tables: Vec<Chunk>) -> Result<Vec<String>, HandoverError> {
         let began = Instant::now();
-        let is_taken = |chunk: &Chunk| self.takes_forwarding || !matches!(chunk, Chunk::Forwarding(..));
-        let taken: Vec<Chunk> = tables.into_iter().filter(is_taken).collect();
+        let taken: Vec<Chunk> = tables.into_iter().filter(|chunk| self.takes.takes(chunk)).collect();
         for message in taken.into_iter().map(Message::Tables).chain([Message::Complete]) {
             // One that takes them a byte at a time is late, too.
             self.link.send(&message, PATIENCE.min(TABLES.saturating_sub(began.elapsed())))?;
@@ -262,7 +291,11 @@ impl Successor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handover::take::Predecessor;
     use crate::handover::terms::StatePlace;
+    use crate::handover::whereabouts::Whereabouts;
+
+    const ALL: Takes = Takes { forwarding: true, ports: true };
 
     /// What a new process hears whose state is there, from one that keeps it in a file.
     fn answer(state: StatePlace) -> Message {
@@ -272,7 +305,14 @@ mod tests {
         let terms = Terms::of(Some(Path::new("/nowhere/state")));
         let hears = std::thread::spawn(move || hear(old, 1, &place, stranger, &terms).map(drop));
         let mut link = Link::new(new);
-        let hello = Message::Hello { version: VERSION, takes_forwarding: true, state, waits_for_end: true };
+        let hello = Message::Hello {
+            version: VERSION,
+            takes_forwarding: true,
+            state,
+            waits_for_end: true,
+            whereabouts: Whereabouts::here(),
+            takes_ports: true,
+        };
         link.send(&hello, PATIENCE).unwrap();
         let answer = link.receive(PATIENCE).unwrap();
         drop(link);
@@ -294,12 +334,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn another_user_hears_why_he_gets_nothing() {
+        let control = std::env::temp_dir().join(format!("door-{}.sock", std::process::id()));
+        let (successors, _nobody) = mpsc::channel(1);
+        let door = Door::open(&control, Terms::of_another_user(), successors).unwrap();
+        let said = Predecessor::find(&control, None).unwrap_err().to_string();
+        assert!(said.contains("as that user"), "{said}");
+        drop(door);
+    }
+
     /// The chunks that a new process gets of these.
-    fn given(takes_forwarding: bool, tables: Vec<Chunk>) -> Vec<Chunk> {
+    fn given(takes: Takes, tables: Vec<Chunk>) -> Vec<Chunk> {
         let (old, new) = UnixStream::pair().unwrap();
         let place = Place::default().take(1).unwrap();
         let link = Link::new(old);
-        let mut successor = Successor { link, takes_forwarding, waits_for_end: false, _place: place };
+        let mut successor = Successor { link, takes, waits_for_end: false, _place: place };
         let gives = std::thread::spawn(move || successor.give(tables).map(|_| ()));
         let (mut link, mut chunks) = (Link::new(new), Vec::new());
         loop {
@@ -319,8 +369,7 @@ mod tests {
         for (waits_for_end, stays) in [(true, true), (false, true), (true, false), (false, false)] {
             let (old, new) = UnixStream::pair().unwrap();
             let place = Place::default().take(1).unwrap();
-            let mut successor =
-                Successor { link: Link::new(old), takes_forwarding: true, waits_for_end, _place: place };
+            let mut successor = Successor { link: Link::new(old), takes: ALL, waits_for_end, _place: place };
             let releases = std::thread::spawn(move || successor.released());
             let mut link = Link::new(new);
             assert!(matches!(link.receive(PATIENCE).unwrap(), Message::Released));
@@ -335,9 +384,12 @@ mod tests {
     }
 
     #[test]
-    fn only_one_that_takes_it_is_told_whether_the_switch_forwards() {
-        let all = vec![Chunk::Neighbours(Vec::new()), Chunk::Forwarding(false, vec!["vm1".into()])];
-        assert_eq!(given(true, all.clone()), all);
-        assert_eq!(given(false, all.clone()), all[..1]);
+    fn only_one_that_takes_it_is_told_which_ports_are_there_and_whether_the_switch_forwards() {
+        let ports = Chunk::Ports(vec![("vm1".into(), 7)]);
+        let forwarding = Chunk::Forwarding(false, vec!["vm1".into()]);
+        let all = vec![Chunk::Neighbours(Vec::new()), ports, forwarding];
+        assert_eq!(given(ALL, all.clone()), all);
+        assert_eq!(given(Takes { ports: false, ..ALL }, all.clone()), [all[0].clone(), all[2].clone()]);
+        assert_eq!(given(Takes { forwarding: false, ..ALL }, all.clone()), all[..2]);
     }
 }

@@ -30,6 +30,7 @@ pub mod give;
 pub mod tables;
 pub mod take;
 pub mod terms;
+pub mod whereabouts;
 mod wire;
 
 use std::path::{Path, PathBuf};
@@ -37,6 +38,11 @@ use std::time::Duration;
 
 /// What this process speaks.
 pub const VERSION: u32 = 1;
+/// How long the old process takes to close its ports at most: one that cannot by then comes back.
+pub(crate) const LET_GO: Duration = Duration::from_secs(10);
+/// How long the new process waits for it at each step. Well beyond that time, so that of the two the old one decides: it may have other things
+/// to do, too, before and after.
+const RELEASE: Duration = LET_GO.saturating_mul(3);
 /// How often the new process says that it lives.
 const ALIVE_EVERY: Duration = Duration::from_millis(500);
 

@@ -26,6 +26,8 @@ pub enum Chunk {
     Interfaces(Vec<Undo>),
     /// Whether packets are received, and the ports of which none are all the same. Only for who takes it.
     Forwarding(bool, Vec<String>),
+    /// The ports that are there, each with a number that another config gives to the same one. Only for who takes it.
+    Ports(Vec<(String, u64)>),
 }
 
 impl Chunk {
@@ -36,6 +38,7 @@ impl Chunk {
             Self::Floating(_, rows) => rows.len(),
             Self::Interfaces(rows) => rows.len(),
             Self::Forwarding(_, stopped) => stopped.len(),
+            Self::Ports(rows) => rows.len(),
         }
     }
 }
@@ -66,6 +69,15 @@ impl Tables {
             Chunk::Forwarding(on, stopped) => Some((*on, stopped.as_slice())),
             _ => None,
         })
+    }
+
+    /// The ports that the old switch had, where it says so.
+    pub fn ports(&self) -> impl Iterator<Item = (&str, u64)> {
+        let rows = self.chunks.iter().filter_map(|chunk| match chunk {
+            Chunk::Ports(rows) => Some(rows),
+            _ => None,
+        });
+        rows.flatten().map(|(name, number)| (name.as_str(), *number))
     }
 
     /// How many rows there are: next hops, queue pairs, floating addresses.

@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 use super::alive::Alive;
 use super::tables::Tables;
 use super::terms::StatePlace;
+use super::whereabouts::Whereabouts;
 use super::wire::{Link, Message};
-use super::{HandoverError, VERSION, socket_beside};
+use super::{HandoverError, RELEASE, VERSION, socket_beside};
 
 /// How long the old process may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long it may take to close its ports.
-const RELEASE: Duration = Duration::from_secs(20);
 /// How long it may take to hear that it may end, on a machine that has other work.
 const END: Duration = Duration::from_secs(10);
 /// How long the socket of a process that has closed its end may still be there while it ends.
@@ -43,10 +42,20 @@ impl Predecessor {
         let stream = UnixStream::connect(&socket);
         let stream = stream.map_err(|source| HandoverError::Nobody { path: socket.clone(), source })?;
         let mut link = Link::new(stream);
-        let state = StatePlace::of(state);
-        let hello = Message::Hello { version: VERSION, takes_forwarding: true, state, waits_for_end: true };
-        link.send(&hello, PATIENCE)?;
-        match link.receive(PATIENCE)? {
+        let hello = Message::Hello {
+            version: VERSION,
+            takes_forwarding: true,
+            state: StatePlace::of(state),
+            waits_for_end: true,
+            whereabouts: Whereabouts::here(),
+            takes_ports: true,
+        };
+        // One that sends this process away may have hung up before it heard anything, and has said why.
+        let answer = match link.send(&hello, PATIENCE) {
+            Ok(()) => link.receive(PATIENCE),
+            Err(error) => link.receive(PATIENCE).map_err(|_| error),
+        };
+        match answer? {
             Message::Ready { pid, hears_alive, tells_end, .. } => {
                 let mut found = Self { link, socket, pid, hears_alive, tells_end, alive: None };
                 found.works()?;

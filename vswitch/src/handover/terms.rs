@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::whereabouts::Whereabouts;
+
 /// Where a process keeps what is changed while it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -30,26 +32,91 @@ impl StatePlace {
 /// What an old process asks of a new one.
 #[derive(Clone, Debug)]
 pub struct Terms {
+    /// The user that this process runs as.
+    user: u32,
     state: StatePlace,
-    /// It is the main process of a unit of systemd.
-    is_service: bool,
+    /// What ends with this process.
+    leads: Option<Leads>,
+    whereabouts: Whereabouts,
+}
+
+/// What a process is the main one of, which ends with it and takes a new one along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leads {
+    /// A unit of systemd.
+    Unit,
+    /// A container, or whatever else has process numbers of its own.
+    Container,
+}
+
+impl Leads {
+    /// Of a process by its number, that of its parent, and two variables of its environment (systemd.exec(5)). Children of a service inherit
+    /// them.
+    fn of(own: u32, parent: u32, main: Option<&str>, invocation: Option<&str>) -> Option<Self> {
+        match main {
+            _ if own == 1 => Some(Self::Container),
+            // It says whose it is.
+            Some(main) => (main.parse() == Ok(own)).then_some(Self::Unit),
+            // Systemd before 248 does not.
+            None => (parent == 1 && invocation.is_some()).then_some(Self::Unit),
+        }
+    }
+
+    /// What to do instead.
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::Unit => {
+                "it is the main process of a unit of systemd, which ends with it and takes the sockets along; use `systemctl restart`"
+            }
+            Self::Container => {
+                "it is process 1 of its container, which ends with it and takes the new process along; restart the container, or have it begin with \
+                 another process that starts the switch (`docker run --init`)"
+            }
+        }
+    }
 }
 
 impl Terms {
     /// Of this process, whose state file that is.
     pub fn of(state: Option<&Path>) -> Self {
-        // Children of a service inherit the variable, so it says whose it is (systemd.exec(5)).
-        let main = std::env::var("SYSTEMD_EXEC_PID").ok().and_then(|pid| pid.parse().ok());
-        Self { state: StatePlace::of(state), is_service: main == Some(std::process::id()) }
+        let [main, invocation] = ["SYSTEMD_EXEC_PID", "INVOCATION_ID"].map(|name| std::env::var(name).ok());
+        let parent = std::os::unix::process::parent_id();
+        let leads = Leads::of(std::process::id(), parent, main.as_deref(), invocation.as_deref());
+        Self {
+            user: nix::unistd::geteuid().as_raw(),
+            state: StatePlace::of(state),
+            leads,
+            whereabouts: Whereabouts::here(),
+        }
     }
 
-    /// Why it does not hand over to a process that keeps its state there, if there is a reason.
-    pub(super) fn refusal(&self, new: &StatePlace) -> Option<String> {
-        if self.is_service {
-            return Some(
-                "it is the main process of a unit of systemd, which ends with it and takes the sockets along; use `systemctl restart`".into(),
-            );
+    /// Why it does not hand over to a process of this user, if there is a reason.
+    pub(super) fn refusal_of_user(&self, new: u32) -> Option<String> {
+        let user = self.user;
+        (user != new).then(|| {
+            format!(
+                "it runs as the user with number {user}, and the new process as {new}, which could not take over its files and sockets; start the \
+                 new one as that user (`setpriv --reuid {user}`, `sudo -u '#{user}'`)"
+            )
+        })
+    }
+
+    /// Of a process of another user.
+    #[cfg(test)]
+    pub(super) fn of_another_user() -> Self {
+        let terms = Self::of(None);
+        Self { user: terms.user + 1, ..terms }
+    }
+
+    /// Why it does not hand over to a process that keeps its state there and is there itself, if there is a reason.
+    pub(super) fn refusal(&self, state: &StatePlace, whereabouts: &Whereabouts) -> Option<String> {
+        if let Some(leads) = self.leads {
+            return Some(leads.remedy().into());
         }
+        self.refusal_of_state(state).or_else(|| self.whereabouts.refusal(whereabouts))
+    }
+
+    fn refusal_of_state(&self, new: &StatePlace) -> Option<String> {
         match (&self.state, new) {
             (_, StatePlace::Untold) | (StatePlace::Untold, _) => None,
             (old, new) if old == new => None,
@@ -80,6 +147,10 @@ impl Terms {
 mod tests {
     use super::*;
 
+    fn terms(state: &StatePlace, leads: Option<Leads>) -> Terms {
+        Terms { user: 0, state: state.clone(), leads, whereabouts: Whereabouts::here() }
+    }
+
     fn file(path: &str) -> StatePlace {
         StatePlace::File(path.into())
     }
@@ -95,8 +166,8 @@ mod tests {
             (file("/s/a"), StatePlace::Nowhere, false),
             (StatePlace::Nowhere, file("/s/a"), false),
         ] {
-            let terms = Terms { state: old.clone(), is_service: false };
-            let refusal = terms.refusal(&new);
+            let terms = terms(&old, None);
+            let refusal = terms.refusal(&new, &Whereabouts::default());
             assert_eq!(refusal.is_none(), taken, "{old:?} {new:?}");
             if let Some(said) = refusal {
                 assert!(said.contains("/s/a") && said.contains("STATE_DIRECTORY"), "{said}");
@@ -107,9 +178,32 @@ mod tests {
     #[test]
     fn nothing_is_handed_over_by_the_main_process_of_a_unit() {
         for new in [StatePlace::Untold, StatePlace::Nowhere, file("/s/a")] {
-            let terms = Terms { state: new.clone(), is_service: true };
-            assert!(terms.refusal(&new).unwrap().contains("systemctl restart"));
+            let terms = terms(&new, Some(Leads::Unit));
+            assert!(terms.refusal(&new, &Whereabouts::default()).unwrap().contains("systemctl restart"));
         }
+    }
+
+    #[test]
+    fn the_main_process_of_a_unit_or_container_is_known() {
+        for (own, parent, main, invocation, leads) in [
+            (7, 1, Some("7"), Some("id"), Some(Leads::Unit)),
+            (8, 7, Some("7"), Some("id"), None),
+            (8, 1, Some("7"), Some("id"), None),
+            // Of a systemd that does not say whose it is.
+            (7, 1, None, Some("id"), Some(Leads::Unit)),
+            (8, 7, None, Some("id"), None),
+            (7, 1, None, None, None),
+            (1, 0, None, None, Some(Leads::Container)),
+        ] {
+            assert_eq!(Leads::of(own, parent, main, invocation), leads, "{own} {parent} {main:?}");
+        }
+        let terms = terms(&StatePlace::Nowhere, Some(Leads::Container));
+        assert!(
+            terms
+                .refusal(&StatePlace::Nowhere, &Whereabouts::default())
+                .unwrap()
+                .contains("restart the container")
+        );
     }
 
     #[test]

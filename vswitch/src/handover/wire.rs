@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::HandoverError;
 use super::tables::Chunk;
 use super::terms::StatePlace;
+use super::whereabouts::Whereabouts;
 
 /// Bytes of a message.
 const MOST: usize = 4 << 20;
@@ -31,6 +32,12 @@ pub(super) enum Message {
         /// It waits for [`Message::Ended`], which not every one does that speaks this version.
         #[serde(default)]
         waits_for_end: bool,
+        /// Where it is, and what it may do.
+        #[serde(default)]
+        whereabouts: Whereabouts,
+        /// It takes [`Chunk::Ports`], which not every one does that speaks this version.
+        #[serde(default)]
+        takes_ports: bool,
     },
     Ready {
         version: u32,
@@ -198,7 +205,14 @@ mod tests {
         other.write_all(&[&(body.len() as u32).to_be_bytes()[..], body].concat()).unwrap();
         let message = one.receive(SOON).unwrap();
         let state = StatePlace::Untold;
-        let expected = Message::Hello { version: 1, takes_forwarding: false, state, waits_for_end: false };
+        let expected = Message::Hello {
+            version: 1,
+            takes_forwarding: false,
+            state,
+            waits_for_end: false,
+            whereabouts: Whereabouts::default(),
+            takes_ports: false,
+        };
         assert_eq!(format!("{message:?}"), format!("{expected:?}"));
     }
 
@@ -206,7 +220,14 @@ mod tests {
     fn places_of_states_go_over_as_they_are() {
         for state in [StatePlace::Nowhere, StatePlace::File("/var/lib/vswitch/state".into())] {
             let (mut one, other) = pair();
-            let hello = Message::Hello { version: 1, takes_forwarding: true, state, waits_for_end: true };
+            let hello = Message::Hello {
+                version: 1,
+                takes_forwarding: true,
+                state,
+                waits_for_end: true,
+                whereabouts: Whereabouts::here(),
+                takes_ports: true,
+            };
             one.send(&hello, SOON).unwrap();
             let message = Link::new(other).receive(SOON).unwrap();
             assert_eq!(format!("{message:?}"), format!("{hello:?}"));

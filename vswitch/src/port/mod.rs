@@ -45,6 +45,7 @@ pub use held::{HeldByDriver, held_by_driver};
 pub use interface::Interface;
 pub use mtu::{change_mtu, fit_interfaces, min_segment};
 pub(crate) use pci::full_address;
+pub(crate) use preflight::effective_capabilities;
 pub use presence::Presence;
 pub use traits::{MtuControl, Traits};
 

@@ -33,13 +33,17 @@ const CONNECT_WAIT: Duration = Duration::from_secs(1);
 /// The longest path of a Unix socket.
 const LONGEST_SOCKET: usize = 107;
 
+/// The effective capabilities of this process, a bit each, where the kernel says.
+pub(crate) fn effective_capabilities() -> Option<u64> {
+    let status = fs::read_to_string("/proc/thread-self/status").ok()?;
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(set.trim(), 16).ok()
+}
+
 /// This process has a capability that ports of a kind need.
 pub(super) fn capable(kind: &'static str, needed: Capability) -> Result<(), OpenError> {
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let set = set.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
     // Where the kernel does not say, the driver will.
-    match set {
+    match effective_capabilities() {
         Some(set) if set & (1 << needed.bit) == 0 => {
             Err(OpenError::Capability { kind, capability: needed.name })
         }

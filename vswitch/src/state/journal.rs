@@ -12,8 +12,9 @@
 //! next change that is waited for, or the end, takes it along. A crash of the machine may leave zeros in its place: nothing from the first
 //! of them on was acknowledged.
 
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
@@ -24,6 +25,8 @@ use super::files::{remove_unfinished, unpredictable, write_whole};
 
 /// In front of the journal's name in the state file.
 const NAMED: &str = "# What changed since is in: ";
+/// Bytes of the line that names it at most: those of a file name, and of a little more.
+const MOST_NAMED: u64 = 4096;
 /// A journal is not worth a new state file before it has so many bytes.
 const LEAST: u64 = 1 << 20;
 /// Between two attempts to write the whole, after a fault.
@@ -40,7 +43,7 @@ struct Journal {
 impl Journal {
     fn create(path: PathBuf) -> io::Result<Self> {
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
-        sync_folder(&path)?;
+        sync_folder(&path).inspect_err(|_| drop(std::fs::remove_file(&path)))?;
         Ok(Self { path, file, bytes: 0 })
     }
 
@@ -66,6 +69,8 @@ enum Wait {
 struct Renewal {
     journal: Journal,
     written: Receiver<io::Result<u64>>,
+    /// It has changes that nothing else has.
+    is_needed: bool,
 }
 
 /// Where changes are saved.
@@ -81,8 +86,10 @@ pub struct Saver {
     whole: u64,
     /// The state file is that of an earlier run.
     is_old: bool,
-    /// When it was last tried in vain: what there is may lack changes.
+    /// When it was last tried in vain.
     fault: Option<Instant>,
+    /// What there is may lack changes.
+    is_behind: bool,
 }
 
 impl Saver {
@@ -97,6 +104,7 @@ impl Saver {
             whole: 0,
             is_old: path.is_file(),
             fault: None,
+            is_behind: false,
         }
     }
 
@@ -105,16 +113,28 @@ impl Saver {
         &self.path
     }
 
-    /// True while what is saved may lack changes: writing failed, and has not been made good since.
+    /// True while what is saved may lack changes: writing one failed, and has not been made good since.
     pub fn is_behind(&self) -> bool {
-        self.fault.is_some()
+        self.is_behind
     }
 
     /// Something is in force that could not be handed in: the whole must be written.
     pub fn fall_behind(&mut self) {
+        self.is_behind = true;
+        self.doubt();
+    }
+
+    /// The whole must be written before anything can be appended.
+    fn doubt(&mut self) {
         self.journal = None;
         self.give_up_renewal();
         self.fault = Some(Instant::now());
+    }
+
+    /// The whole was not written anew. What there was still has all changes, unless there were some that only the new one would have had.
+    fn doubt_renewal(&mut self, is_needed: bool) {
+        self.is_behind |= is_needed;
+        self.doubt();
     }
 
     /// True when a change can be appended; otherwise the whole must be written.
@@ -142,7 +162,7 @@ impl Saver {
         let journal = self.new_journal()?;
         let written = write_state(&self.path, &journal.path, config);
         if written.is_err() {
-            let _ = std::fs::remove_file(&journal.path);
+            discard_unnamed(&self.path, &journal.path);
         }
         self.whole = written?;
         self.adopt(journal);
@@ -209,35 +229,45 @@ impl Saver {
         self.outdated.drain(..).for_each(|written| drop(written.recv()));
     }
 
-    /// Begins to write the whole anew, on a thread of its own; `text` makes what is written.
+    /// Begins to write the whole anew, on a thread of its own; `text` makes what is written, and is needed where it has changes that were not
+    /// appended.
     ///
     /// # Errors
     /// Why it cannot; then the next change writes the whole, and whoever makes it hears of a fault that lasts. It is due again after a
     /// while.
-    pub fn renew(&mut self, text: impl FnOnce() -> io::Result<String> + Send + 'static) -> io::Result<()> {
+    pub fn renew(
+        &mut self,
+        is_needed: bool,
+        text: impl FnOnce() -> io::Result<String> + Send + 'static,
+    ) -> io::Result<()> {
         self.is_old = false;
-        let begun = self.begin(text);
+        let begun = self.begin(is_needed, text);
         if begun.is_err() {
-            self.fall_behind();
+            self.doubt_renewal(is_needed);
         }
         begun
     }
 
-    fn begin(&mut self, text: impl FnOnce() -> io::Result<String> + Send + 'static) -> io::Result<()> {
+    fn begin(
+        &mut self,
+        is_needed: bool,
+        text: impl FnOnce() -> io::Result<String> + Send + 'static,
+    ) -> io::Result<()> {
         let journal = self.new_journal()?;
         let (tell, written) = sync_channel(1);
         let (hand, outdated) = sync_channel::<Vec<Receiver<io::Result<u64>>>>(1);
-        let (state, path) = (self.path.clone(), journal.path.clone());
+        let begun = Begun { state: self.path.clone(), journal: journal.path.clone() };
         let work = move || {
             // One that is outdated would take this one's place when it is done.
             outdated.recv().into_iter().flatten().for_each(|written| drop(written.recv()));
-            let result = text().and_then(|text| write_state(&state, &path, &text));
+            let result = text().and_then(|text| write_state(&begun.state, &begun.journal, &text));
+            drop(begun);
             // Nobody waits when the process ends.
             let _ = tell.send(result);
         };
         std::thread::Builder::new().name("state".into()).spawn(work)?;
         let _ = hand.send(std::mem::take(&mut self.outdated));
-        self.renewal = Some(Renewal { journal, written });
+        self.renewal = Some(Renewal { journal, written, is_needed });
         Ok(())
     }
 
@@ -257,7 +287,7 @@ impl Saver {
         match result {
             Ok(bytes) => self.whole = bytes,
             Err(error) => {
-                self.fall_behind();
+                self.doubt_renewal(renewal.is_needed);
                 return Err(error);
             }
         }
@@ -276,14 +306,45 @@ impl Saver {
         for other in journals(&self.path).into_iter().filter(|path| *path != journal.path) {
             let _ = std::fs::remove_file(other);
         }
-        (self.journal, self.fault) = (Some(journal), None);
+        (self.journal, self.fault, self.is_behind) = (Some(journal), None, false);
     }
+}
+
+/// A journal that was made for a new state file: it goes with what came to nothing, whatever that was.
+struct Begun {
+    state: PathBuf,
+    journal: PathBuf,
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        discard_unnamed(&self.state, &self.journal);
+    }
+}
+
+/// Removes a journal that the state file does not name. It may do so after a fault, too: one that came when the file was in its place.
+fn discard_unnamed(state: &Path, journal: &Path) {
+    let named = || -> io::Result<bool> {
+        let mut line = String::new();
+        BufReader::new(File::open(state)?.take(MOST_NAMED)).read_line(&mut line)?;
+        Ok(named_in(&line) == Some(&*name_of(journal)))
+    };
+    let is_of_use = match named() {
+        Ok(is_named) => is_named,
+        Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::IsADirectory),
+    };
+    if !is_of_use {
+        let _ = std::fs::remove_file(journal);
+    }
+}
+
+fn name_of(journal: &Path) -> Cow<'_, str> {
+    journal.file_name().unwrap_or_default().to_string_lossy()
 }
 
 /// Writes a state file that names its journal. How many bytes it has.
 fn write_state(path: &Path, journal: &Path, config: &str) -> io::Result<u64> {
-    let name = journal.file_name().unwrap_or_default().to_string_lossy();
-    let text = format!("{NAMED}{name}\n{config}");
+    let text = format!("{NAMED}{}\n{config}", name_of(journal));
     write_whole(path, &text)?;
     Ok(text.len() as u64)
 }
@@ -324,13 +385,16 @@ pub fn changes(path: &Path, state: &str) -> io::Result<Vec<Change>> {
     if Path::new(name).components().count() != 1 {
         return Err(io::Error::other(format!("{name:?} is not the name of a journal beside it")));
     }
-    let text = match std::fs::read_to_string(&journal) {
-        Ok(text) => text,
+    let bytes = match std::fs::read(&journal) {
+        Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let text = text.split('\0').next().unwrap_or_default();
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    // The end may be in the middle of a character: it is text up to there alone.
+    let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    let end = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or_default();
+    let whole = std::str::from_utf8(&bytes[..end])
+        .map_err(|error| io::Error::other(format!("{}: {error}", journal.display())))?;
     let read = |(at, line): (usize, &str)| {
         Change::read(line)
             .map_err(|error| io::Error::other(format!("{}:{}: {error}", journal.display(), at + 1)))

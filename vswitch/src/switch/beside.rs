@@ -24,6 +24,8 @@ impl Switch {
                 work()
             };
             let thread = Builder::new().name("whole-config".into()).spawn_scoped(scope, body).ok()?;
+            #[cfg(test)]
+            super::testing::reach("beside");
             while end.recv_timeout(Duration::from_millis(TEND_EVERY_MS)) == Err(RecvTimeoutError::Timeout) {
                 self.tend_if_due();
             }

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pipelines::event::{Binding, Claim, Floating};
+use pmd::TapPlace;
 use wire::{MacAddr, Qpn};
 
 use super::opening::JobResult;
@@ -14,8 +16,10 @@ use super::ports::{WantedPort, wanted};
 use super::{Switch, SwitchError, object_ids};
 use crate::config::objects::ObjectId;
 use crate::config::{Config, PortSpec, Relocation};
+use crate::handover::LET_GO;
 use crate::handover::tables::{Chunk, ROWS, Tables, split};
-use crate::port::{Undo, shared_interface};
+use crate::port::{Undo, may_block, shared_interface};
+use crate::state::files::fnv;
 use crate::state::journal::Saver;
 use crate::state::owners::Owner;
 use crate::topology::{Extent, punt_name};
@@ -27,10 +31,22 @@ const BESIDE: Duration = Duration::from_secs(30);
 /// Packets that wait in one queue at most.
 const MOST_WAITING: usize = 1 << 16;
 
+/// Why a switch did not let go.
+#[derive(Debug, thiserror::Error)]
+pub enum LetGoError {
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
+    /// A driver that takes long, or does not come back.
+    #[error(
+        "ports that were to be closed are not within {LET_GO:?}: {0}; see what their drivers do, or restart in place of an upgrade"
+    )]
+    Late(String),
+}
+
 impl Switch {
     /// Why it cannot be handed over, if there is a reason.
     pub fn is_bound(&self) -> Option<String> {
-        self.would_be_lost().or_else(|| self.has_passing_port())
+        self.would_be_lost().or_else(|| self.has_passing_port()).or_else(|| self.has_strayed_port())
     }
 
     /// What is not saved, or what clients made and no file has: a new process does not get it. Others say again what is theirs.
@@ -65,8 +81,33 @@ impl Switch {
         ))
     }
 
+    /// A tap that is not where the config has it, nor will be for a new process, which would make another one there.
+    fn has_strayed_port(&self) -> Option<String> {
+        let identity = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        let own = Path::new("/proc/thread-self/ns/net");
+        self.ports.iter().find_map(|(_, port)| {
+            let PortSpec::Tap(spec) = &port.wanted.spec else { return None };
+            let TapPlace { iface, namespace } = port.port.tap_place()?;
+            let wanted = identity(spec.namespace().as_deref().unwrap_or(own));
+            let has_moved = namespace.is_some_and(|now| wanted != Some(now));
+            let what = match (has_moved, iface != spec.iface) {
+                (false, false) => return None,
+                (true, false) => "is in another network namespace".to_owned(),
+                (false, true) => format!("is called {iface} now"),
+                (true, true) => format!("is in another network namespace, as {iface}"),
+            };
+            Some(format!(
+                "the tap {} of port {} {what}, where a new process would not find it: it would make another one, and the tenant of this one be \
+                 cut off; say where it is by `iface` and `netns =` of its port, or bring it back",
+                spec.iface, port.name
+            ))
+        })
+    }
+
     /// Everything that a new process needs of its tables, in chunks; what is saved is on the disk.
     pub fn tables(&mut self) -> Vec<Chunk> {
+        #[cfg(test)]
+        super::testing::reach("tables");
         self.end_state();
         let snapshot = self.topology.snapshot().clone();
         let hop = |(uplink, address, hop): (u16, IpAddr, crate::topology::underlay::Neighbour)| {
@@ -86,23 +127,47 @@ impl Switch {
         for (vnic, rows) in floating {
             chunks.extend(split(vnic, &rows, Chunk::Floating));
         }
+        chunks.extend(self.ports_there().chunks(ROWS).map(|rows| Chunk::Ports(rows.to_vec())));
         chunks.push(Chunk::Forwarding(self.forwarding, self.ports.stopped()));
         chunks
+    }
+
+    fn ports_there(&self) -> Vec<(String, u64)> {
+        let wanted = wanted(&self.config);
+        let there = self.ports.iter().filter(|(_, port)| port.fault().is_none());
+        there.filter_map(|(_, port)| Some((port.name.clone(), number(wanted.get(&port.name)?)))).collect()
+    }
+
+    /// The ports that the switch before this one had, that the config wants just as they were, and that did not open, each with the reason. One
+    /// that waits for its peer is not among them.
+    pub fn not_taken_over(&self, tables: &Tables) -> Vec<String> {
+        let there: HashMap<&str, u64> = tables.ports().collect();
+        let lost = self.ports.absent().filter_map(|(name, absent)| {
+            let reason = absent.reason.as_ref()?;
+            let is_as_before = there.get(name) == Some(&number(&absent.wanted));
+            (is_as_before && !may_block(&absent.wanted.spec)).then(|| format!("port {name}: {reason}"))
+        });
+        lost.collect()
     }
 
     /// Lets go of the state file and of all ports, but for those on interfaces on which the new process has some, too (`beside`); does `stopped` when nothing is forwarded any
     /// more. The process, its workers and its tables stay.
     ///
     /// # Errors
-    /// [`SwitchError`].
-    pub fn let_go_all(&mut self, beside: &[String], stopped: impl FnOnce()) -> Result<(), SwitchError> {
+    /// [`LetGoError`]; then it has to [come back](Self::come_back).
+    pub fn let_go_all(&mut self, beside: &[String], stopped: impl FnOnce()) -> Result<(), LetGoError> {
         self.end_bfd();
         self.set_forwarding(false)?;
         stopped();
+        #[cfg(test)]
+        super::testing::reach("let-go");
         // Nothing comes of what they wait for: they are tried anew.
         self.tend_ahead(Instant::now(), true);
         self.let_go_of_device();
-        self.ports.detach_all_but(&self.pool, beside);
+        let late = self.ports.detach_all_but(&self.pool, beside, LET_GO);
+        if !late.is_empty() {
+            return Err(LetGoError::Late(late.join(", ")));
+        }
         // With what has come since the tables went.
         self.connections.write_file(self.topology.snapshot());
         self.state_lock = None;
@@ -165,6 +230,7 @@ impl Switch {
     pub fn is_superseded(&mut self) {
         self.is_succeeded();
         self.ports.leave_all();
+        self.ahead.beside().values_mut().for_each(|ready| ready.cleanup.leave_interfaces());
     }
 
     /// Opens those ports of a config that two processes may have open, while another one forwards. It need not be the last word: what
@@ -277,7 +343,7 @@ impl Switch {
                         floats |= self.topology.float(&Floating { vnic, binding, here: true });
                     }
                 }
-                Chunk::QueuePairs(..) | Chunk::Interfaces(_) | Chunk::Forwarding(..) => {}
+                Chunk::QueuePairs(..) | Chunk::Interfaces(_) | Chunk::Forwarding(..) | Chunk::Ports(_) => {}
             }
         }
         if floats {
@@ -289,6 +355,11 @@ impl Switch {
         let [hops, pairs, floating] = tables.counts();
         tracing::info!(hops, pairs, floating, "the tables of the old switch are taken over");
     }
+}
+
+/// Tells a port from one that another config wants otherwise under its name.
+fn number(wanted: &WantedPort) -> u64 {
+    fnv(format!("{wanted:?}").as_bytes())
 }
 
 #[cfg(test)]

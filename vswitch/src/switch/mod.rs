@@ -270,6 +270,13 @@ impl Switch {
             is_full_told: false,
         };
         switch.set_mode(mode)?;
+        let reserved = pmd::hugepage::reserved_mb();
+        if let Some(text) =
+            start::lacks_huge_pages(config, switch.eal.uses_hugepages(), reserved).filter(|_| beside)
+        {
+            tracing::warn!("{text}");
+            switch.note("no-huge-pages", text, serde_json::json!({ "reserved-mib": reserved }));
+        }
         Ok(switch)
     }
 

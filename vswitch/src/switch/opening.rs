@@ -27,7 +27,7 @@ const PEER_TIMEOUT_WITH_OTHERS: Duration = Duration::from_millis(500);
 /// Between two attempts to end a wait.
 const GIVE_UP_EVERY: Duration = Duration::from_millis(100);
 /// How long the end of the switch waits for what is under way.
-const FAREWELL: Duration = Duration::from_secs(20);
+pub(super) const FAREWELL: Duration = Duration::from_secs(20);
 
 /// A port that is to be opened and started.
 #[derive(Clone)]
@@ -294,14 +294,15 @@ impl Opener {
         }
     }
 
-    /// Closes what is to be closed, but for what is kept, opens nothing more, and waits for the end of that.
-    pub fn finish(&mut self) {
+    /// Closes what is to be closed, but for what is kept, opens nothing more, and waits for the end of that, so long at most; `false` when
+    /// something is still under way.
+    pub fn finish(&mut self, limit: Duration) -> bool {
         self.waiting.retain(|job| matches!(job, Job::Close(_) | Job::RemoveTap(_)));
         if let Some(running) = &mut self.running {
             running.cancelled |= running.order.is_some();
         }
         let began = Instant::now();
-        while !self.is_idle() && began.elapsed() < FAREWELL {
+        while !self.is_idle() && began.elapsed() < limit {
             match self.poll(Instant::now()) {
                 Some(JobResult::Closed(_, Err(error))) => {
                     tracing::error!(%error, "a port could not be removed")
@@ -310,6 +311,17 @@ impl Opener {
                 None => std::thread::sleep(Duration::from_millis(1)),
             }
         }
+        self.is_idle()
+    }
+
+    /// The names of what is under way or waits.
+    pub fn names(&self) -> Vec<String> {
+        let waiting = self.waiting.iter().map(|job| match job {
+            Job::Open(order) => order.name.clone(),
+            Job::Close(port) => port.name.clone(),
+            Job::RemoveTap(iface) => iface.clone(),
+        });
+        self.running.iter().map(|running| running.name.clone()).chain(waiting).collect()
     }
 }
 

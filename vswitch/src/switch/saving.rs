@@ -109,14 +109,14 @@ impl Switch {
     pub(super) fn save_whole(&mut self) -> Result<(), SwitchError> {
         let Some(mut saver) = self.saved.take() else { return Ok(()) };
         let (config, file, owners) = (self.config(), self.file.clone(), self.owners.clone());
-        let saved = self.beside(|| {
-            let save = AssertUnwindSafe(|| {
+        // Whatever becomes of the writing, or of what is tended meanwhile: without it, later changes would be answered and not saved.
+        let saved = catch_unwind(AssertUnwindSafe(|| {
+            self.beside(|| {
                 let text = with_file(config.to_toml()?, file.as_deref(), &owners);
                 let file = saver.path().display().to_string();
                 saver.write(&text).map_err(|source| SwitchError::File { file, source })
-            });
-            catch_unwind(save)
-        });
+            })
+        }));
         if saved.is_err() {
             saver.fall_behind();
         }
@@ -216,8 +216,9 @@ impl Switch {
             let text = config.to_toml().map_err(std::io::Error::other)?;
             Ok(with_file(text, file.as_deref(), &owners))
         };
+        let is_needed = self.later.change().is_some();
         self.later.clear();
-        if let Err(error) = saver.renew(text) {
+        if let Err(error) = saver.renew(is_needed, text) {
             tracing::warn!(file = %saver.path().display(), %error, "the state file cannot be written anew; it is tried again, and the next change writes all of it");
         }
     }

@@ -61,6 +61,19 @@ pub(super) fn eal(config: &Config, workers: &[usize]) -> pmd::EalConfig {
     }
 }
 
+/// What is lost where a process that takes over got none of the huge pages that this machine has, `reserved` MiB of them: the old one holds
+/// its own until it ends.
+pub(super) fn lacks_huge_pages(config: &Config, uses_them: bool, reserved: u64) -> Option<String> {
+    let wanted = config.eal.memory.bytes() >> 20;
+    (config.eal.huge_pages == HugePages::Auto && !uses_them && reserved > 0).then(|| {
+        format!(
+            "this process runs without huge pages, and slower, until it is restarted: {wanted} MiB of the {reserved} MiB that are reserved were not \
+             free beside the old switch; reserve those of two before an upgrade (`sysctl vm.nr_hugepages`), or write `[eal] huge-pages = \
+             \"require\"` to have it refused instead"
+        )
+    })
+}
+
 /// The same for a process beside one that has the prefix: of two names, so that what a killed one leaves is found by the next.
 pub(super) fn beside(params: pmd::EalConfig) -> pmd::EalConfig {
     let stem: String = params.file_prefix.chars().take(48).collect();
@@ -135,6 +148,17 @@ mod tests {
 
     fn config(port: &str, top: &str) -> Config {
         Config::parse(&format!("{top}\n[[port]]\nname = \"p\"\nport = {port}\n"), "test.toml").unwrap()
+    }
+
+    #[test]
+    fn an_upgrade_that_loses_huge_pages_says_so() {
+        let config =
+            |pages: &str| Config::parse(&format!("[eal]\nhuge-pages = \"{pages}\"\n"), "test.toml").unwrap();
+        let told = lacks_huge_pages(&config("auto"), false, 700).unwrap();
+        assert!(told.contains("512 MiB of the 700 MiB") && told.contains("require"), "{told}");
+        for (pages, uses_them, reserved) in [("auto", true, 700), ("auto", false, 0), ("never", false, 700)] {
+            assert_eq!(lacks_huge_pages(&config(pages), uses_them, reserved), None);
+        }
     }
 
     #[test]

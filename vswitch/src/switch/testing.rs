@@ -8,10 +8,11 @@ use worker::pool::WorkerHandle;
 use worker::{Pool, WorkerCommand};
 
 use super::Switch;
-use crate::config::Config;
+use crate::config::{Config, Source};
 
 thread_local! {
     static COPIES: Cell<u64> = const { Cell::new(0) };
+    static FAULT: Cell<&str> = const { Cell::new("") };
 }
 
 /// How many copies of a whole config this thread has made of a switch.
@@ -22,6 +23,19 @@ pub fn copies() -> u64 {
 /// One more.
 pub(super) fn count_copy() {
     COPIES.set(COPIES.get() + 1);
+}
+
+/// Has control panic the next time that this thread gets to a place of this name.
+pub fn break_at(place: &'static str) {
+    FAULT.set(place);
+}
+
+/// A place at which control may be made to panic.
+pub(super) fn reach(place: &str) {
+    if FAULT.get() == place {
+        FAULT.set("");
+        panic!("a fault at {place}");
+    }
 }
 
 /// The sections of a process with one worker, which sleeps, and so many packet buffers, not on huge pages.
@@ -51,6 +65,15 @@ pub fn config(rest: &str) -> Config {
 #[track_caller]
 pub fn start(rest: &str) -> Switch {
     Switch::start(config(rest)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The same, where the config is that of a file.
+#[track_caller]
+pub fn start_by_file(rest: &str) -> Switch {
+    let file = Source::parse(&(process(4095) + rest), "test").unwrap_or_else(|errors| panic!("{errors}"));
+    let mut switch = Switch::start(file.config.clone()).unwrap_or_else(|error| panic!("{error}"));
+    switch.set_config_file(Some(file));
+    switch
 }
 
 /// Keeps the worker busy with an answer that nobody takes, until what this returns is dropped.

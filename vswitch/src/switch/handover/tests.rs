@@ -171,6 +171,18 @@ fn a_switch_that_could_not_let_go_keeps_what_it_has() {
     std::fs::remove_file(path.with_extension("lock")).unwrap();
 }
 
+/// Nothing is released that is not closed: the new process could not open it.
+#[test]
+fn ports_that_are_not_closed_in_time_are_named_and_come_back() {
+    let mut switch = Switch::start(config(true)).unwrap_or_else(|error| panic!("{error}"));
+    switch.set_forwarding(false).unwrap();
+    assert_eq!(switch.ports.detach_all_but(&switch.pool, &[], Duration::ZERO), ["a", "b"]);
+    switch.come_back(true).unwrap();
+    tend_until(&mut switch, (true, [true; 2]));
+    assert_eq!(switch.ports.detach_all_but(&switch.pool, &[], LET_GO), [""; 0]);
+    switch.stop();
+}
+
 /// Takes over from a switch that said this.
 fn succeed(auto_start: bool, said: Option<(bool, &[&str])>) -> (bool, [bool; 2]) {
     let mut switch =
@@ -204,6 +216,70 @@ fn a_switch_that_takes_over_leaves_what_was_stopped() {
 #[test]
 fn a_switch_that_is_told_nothing_does_as_the_config_says() {
     assert_eq!(succeed(false, None), (false, [true; 2]));
+}
+
+/// A port that another process has, say; it goes on with it.
+#[test]
+fn ports_that_were_there_and_do_not_open_are_told() {
+    let with = |queues: u16| {
+        testing::config(&format!(
+            "[[port]]\nname = \"a\"\nport = {{ kind = \"null\" }}\n\
+             [[port]]\nname = \"b\"\nport = {{ kind = \"veth\", iface = \"nowhere0\", queues = {queues} }}\n"
+        ))
+    };
+    let mut switch = Switch::prepare(&with(1), None, false).unwrap_or_else(|error| panic!("{error}"));
+    let there = |config: &Config| {
+        let mut tables = Tables::default();
+        let rows = wanted(config).iter().map(|(name, wanted)| (name.clone(), number(wanted))).collect();
+        tables.add(Chunk::Ports(rows));
+        tables
+    };
+    let control = std::env::temp_dir().join(format!("handover-lost-{}.sock", std::process::id()));
+    switch.succeed(with(1), &there(&with(1)), &control).unwrap();
+    let lost = switch.not_taken_over(&there(&with(1)));
+    assert!(lost.len() == 1 && lost[0].starts_with("port b: ") && lost[0].contains("nowhere0"), "{lost:?}");
+    // It was another one, it was not there either, or nobody says.
+    assert_eq!(switch.not_taken_over(&there(&with(2))), [""; 0]);
+    assert_eq!(switch.not_taken_over(&there(&testing::config(""))), [""; 0]);
+    assert_eq!(switch.not_taken_over(&Tables::default()), [""; 0]);
+    let tables = switch.tables();
+    let ports = tables.iter().find(|chunk| matches!(chunk, Chunk::Ports(_)));
+    assert_eq!(ports, Some(&Chunk::Ports(vec![("a".into(), number(&wanted(&with(1))["a"]))])));
+    switch.stop();
+    let _ = std::fs::remove_file(control.with_extension("sock.connections"));
+}
+
+/// A new process would make another tap in its place, and the tenant's would have nobody.
+#[test]
+fn a_switch_whose_tap_was_renamed_or_moved_is_not_handed_over() {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a network namespace takes root");
+    let ip = |line: &str| {
+        let status = std::process::Command::new("ip").args(line.split(' ')).status().unwrap();
+        assert!(status.success(), "ip {line}");
+    };
+    let mut switch = testing::start_by_file(
+        "[[port]]\nname = \"a\"\nport = { kind = \"tap\", iface = \"strays0\", persist = true }\n",
+    );
+    assert_eq!(switch.is_bound(), None);
+    ip("link set strays0 down");
+    ip("link set strays0 name other0");
+    let said = switch.is_bound().unwrap();
+    assert!(said.contains("port a is called other0 now") && said.contains("`netns =`"), "{said}");
+    ip("link set other0 name strays0");
+    assert_eq!(switch.is_bound(), None);
+    // Into a container that has one of its own.
+    let mut container = std::process::Command::new("unshare").args(["--net", "sleep", "60"]).spawn().unwrap();
+    let (own, began) = (std::fs::read_link("/proc/thread-self/ns/net").unwrap(), Instant::now());
+    let theirs = format!("/proc/{}/ns/net", container.id());
+    while std::fs::read_link(&theirs).unwrap() == own {
+        assert!(began.elapsed() < Duration::from_secs(10), "it has no namespace");
+    }
+    ip(&format!("link set strays0 netns {}", container.id()));
+    let said = switch.is_bound().unwrap();
+    assert!(said.contains("port a is in another network namespace") && said.contains("`netns =`"), "{said}");
+    switch.stop();
+    container.kill().unwrap();
+    container.wait().unwrap();
 }
 
 /// Whoever waits for a change while an upgrade comes to nothing is answered when its port is there.

@@ -4,7 +4,7 @@
 //! port is on its way out, no other port gets its index, and its answer is waited for.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, bounded};
 use pipelines::snapshot::PortIndex;
@@ -14,7 +14,7 @@ use worker::{Pool, RemovedPort, WorkerCommand};
 use super::{Attached, PortTable};
 use crate::port::{Undo, shared_interface};
 use crate::switch::error::PortsError;
-use crate::switch::opening::Ready;
+use crate::switch::opening::{FAREWELL, Ready};
 
 /// A port on its way out: in no snapshot that a worker uses, and with queues that workers still have.
 pub(super) struct Departing {
@@ -164,12 +164,17 @@ impl PortTable {
     /// Takes all ports away; goes on after errors, which are logged.
     pub fn detach_all(&mut self, pool: &Pool) {
         self.opener.close_kept();
-        self.detach_all_but(pool, &[]);
+        self.detach_all_but(pool, &[], FAREWELL);
     }
 
     /// As [`detach_all`](Self::detach_all), for another process that has ports on these interfaces, too: those here are closed when it
-    /// forwards.
-    pub(in crate::switch) fn detach_all_but(&mut self, pool: &Pool, beside: &[String]) {
+    /// forwards. What is not closed in a time, by name, is closed later.
+    pub(in crate::switch) fn detach_all_but(
+        &mut self,
+        pool: &Pool,
+        beside: &[String],
+        limit: Duration,
+    ) -> Vec<String> {
         let is_shared = |port: &Ready| {
             let iface = shared_interface(&port.wanted.spec);
             iface.is_some_and(|iface| beside.iter().any(|other| other == iface))
@@ -189,7 +194,10 @@ impl PortTable {
             }
         }
         self.remove_taps();
-        self.opener.finish();
+        match self.opener.finish(limit) {
+            true => Vec::new(),
+            false => self.opener.names(),
+        }
     }
 
     /// The ports that are not polled, as `port stop` left them, and those that will not be when they come.

@@ -7,6 +7,7 @@ use wire::{MacAddr, Vni};
 
 use super::*;
 use crate::config::LocationConfig;
+use crate::control::guard::caught;
 use crate::state;
 use crate::state::journal::named_in;
 use crate::state::owners::Owner;
@@ -95,6 +96,32 @@ fn what_could_not_be_saved_is_saved_at_the_end() {
     std::fs::create_dir(&folder.0).unwrap();
     switch.stop();
     assert!(is_saved(&folder.state()));
+}
+
+/// What is tended while the whole is written may have a fault of its own.
+#[test]
+fn a_fault_while_the_whole_is_saved_does_not_end_saving() {
+    let folder = Folder::new("fault");
+    std::fs::create_dir(&folder.0).unwrap();
+    let mut switch = start(&folder.state());
+    testing::break_at("beside");
+    let changed = caught("a change", || {
+        switch.edit(|config| {
+            config.vpcs[0].flood = true;
+            Ok(())
+        })
+    });
+    assert!(changed.is_err() && switch.config.vpcs[0].flood, "{changed:?}");
+    assert!(switch.is_bound().is_some_and(|why| why.contains("not saved")));
+    // The next one saves all that is in force.
+    switch
+        .edit(|config| {
+            config.vpcs[0].name = "blue".parse().unwrap();
+            Ok(())
+        })
+        .unwrap();
+    assert!(is_saved(&folder.state()) && switch.is_bound().is_none());
+    switch.stop();
 }
 
 /// Until the new state file is there, a start goes on from the one before it and from its journal.
