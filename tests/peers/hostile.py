@@ -5,6 +5,7 @@ broadcasts, DHCP, neighbour and router discovery, tunnels, and frames that are c
     hostile.py attack INTERFACE SECONDS SEED      sends for so long; the last line is JSON: sent, refused, kinds
     hostile.py watch INTERFACE UNTIL [MAC]        looks for frames of it until the file UNTIL exists; the last line is JSON:
                                                   frames, hostile (with its mark inside, or from MAC)
+    hostile.py watch INTERFACE UNTIL MAC VNI      the same in the underlay: those in VxLAN of that network are no offence
 
 Everything that has room for it carries MARK. The same seed gives the same frames.
 """
@@ -169,7 +170,15 @@ def attack(interface, seconds, seed):
     print(json.dumps({"sent": sent, "refused": refused, "kinds": kinds}), flush=True)
 
 
-def watch(interface, until, mac):
+def inside(frame, vni):
+    """What of a frame of the underlay is an offence, if it is hostile: all of it, but for what is in a tunnel of the network."""
+    is_tunnel = frame[12:15] == b"\x08\x00\x45" and frame[23] == 17 and frame[36:38] == (4789).to_bytes(2, "big")
+    if not is_tunnel:
+        return frame
+    return b"" if frame[46:49] == vni.to_bytes(3, "big") else frame[50:]
+
+
+def watch(interface, until, mac, vni):
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
     sock.bind((interface, 0))
@@ -187,6 +196,7 @@ def watch(interface, until, mac):
             if where[2] == socket.PACKET_OUTGOING:
                 continue
             count += 1
+            frame = frame if vni is None else inside(frame, vni)
             if MARK in frame or (own is not None and frame[6:12] == own):
                 found.append(frame[:96].hex())
     print(json.dumps({"frames": count, "hostile": len(found), "first": found[:3]}), flush=True)
@@ -196,4 +206,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "attack":
         attack(sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))
     else:
-        watch(sys.argv[2], sys.argv[3], sys.argv[4] if len(sys.argv) > 4 else None)
+        MAC = sys.argv[4] if len(sys.argv) > 4 else None
+        watch(sys.argv[2], sys.argv[3], MAC, int(sys.argv[5]) if len(sys.argv) > 5 else None)

@@ -38,10 +38,14 @@ struct Watcher {
 
 impl Watcher {
     fn start(who: &'static str, machine: &Netns, mac: Option<&str>, dir: &Workdir) -> Watcher {
+        Self::start_on(who, machine, "eth0", &Vec::from_iter(mac), dir)
+    }
+
+    fn start_on(who: &'static str, machine: &Netns, iface: &str, what: &[&str], dir: &Workdir) -> Watcher {
         let until = dir.path().join("until").display().to_string();
         let helper = script::path("hostile.py").display().to_string();
-        let mut args = vec![script::PYTHON, &helper, "watch", "eth0", &until];
-        args.extend(mac);
+        let mut args = vec![script::PYTHON, &helper, "watch", iface, &until];
+        args.extend(what);
         let mut process = machine.spawn(&format!("watch-{who}"), &args, dir);
         process.wait_output("ready", PATIENCE);
         Watcher { process, who }
@@ -95,6 +99,8 @@ fn attacked(seconds: u64, seed: u64) {
         Watcher::start("red", &red.netns, None, &dir),
         Watcher::start("one", &one.netns, Some(EVIL), &dir),
         Watcher::start("two", &two.netns, Some(EVIL), &dir),
+        // Under the number of another network, or of none, it would be in no other network of this host, and yet have left its own.
+        Watcher::start_on("the underlay", &lab.peer, "up0", &[EVIL, &pair::VNIS[0].to_string()], &dir),
     ];
     // Few source ports, of which the attacker guesses each in the errors that it makes up about the flows.
     red.netns.sysctl(&["net.ipv4.ip_local_port_range=40000 40031"]);
