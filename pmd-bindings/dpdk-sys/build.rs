@@ -112,6 +112,7 @@ fn compile_shim(includes: &[PathBuf], features: &[&str]) {
         .file("csrc/bond.c")
         .file("csrc/pool.c")
         .file("csrc/moat.c")
+        .file("csrc/notes.c")
         .include("csrc")
         .opt_level(3)
         .flag(MARCH);

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use dpdk_sys as sys;
 
 use super::look::Stopwatch;
-use super::{Device, NOBODY, Offence, look};
+use super::{Device, NOBODY, Offence, look, notes};
 use crate::counters::Refused;
 use crate::flags;
 use crate::mbuf::{Segment, free_counted};
@@ -259,23 +259,32 @@ impl Sender {
     #[inline(always)]
     unsafe fn enqueue(&self, vid: i32, slots: *mut *mut sys::rte_mbuf, count: usize) -> usize {
         let ring = 2 * self.queue as u16;
-        let count = count.min(usize::from(u16::MAX)) as u16;
         let watch = Stopwatch::start();
-        // SAFETY: the caller's promises; the library checks the ring, and keeps no packet.
-        let sent = unsafe { sys::rte_vhost_enqueue_burst(vid, ring, slots, count) }.min(count);
-        // SAFETY: the guest has copies; nobody uses these any more.
-        let bytes = if sent > 0 { unsafe { free_counted(slots, sent.into()) } } else { 0 };
+        let (mut gone, mut bytes) = (0, 0);
+        while gone < count {
+            let (slots, some) =
+                (slots.wrapping_add(gone), (count - gone).min(usize::from(notes::SENT)) as u16);
+            // SAFETY: the caller's promises; the library checks the ring, and keeps no packet.
+            let sent = unsafe { sys::rte_vhost_enqueue_burst(vid, ring, slots, some) }.min(some);
+            if sent > 0 {
+                // SAFETY: the guest has copies; nobody uses these any more.
+                bytes += unsafe { free_counted(slots, sent.into()) };
+            }
+            gone += usize::from(sent);
+            if sent < some {
+                break;
+            }
+        }
         // SAFETY: a peer that does not go while we are inside.
         if watch.is_over(bytes) && unsafe { look::has_empty_chains(&self.device, vid, ring) } {
             self.device.caught(Offence::EmptyChains);
         }
-        if sent == 0 {
-            return 0;
+        if gone > 0 {
+            let counters = &self.device.counters[self.queue];
+            counters.tx_packets.add(gone as u64);
+            counters.tx_bytes.add(bytes);
         }
-        let counters = &self.device.counters[self.queue];
-        counters.tx_packets.add(sent.into());
-        counters.tx_bytes.add(bytes);
-        sent.into()
+        gone
     }
 }
 
