@@ -12,7 +12,7 @@ use common::enemy::Random;
 use common::monitor::{Monitor, PLACES, PLAIN, SLOTS};
 use common::rings::{AVAILABLE, BORDER, Descriptor, FREE, Guest, INDIRECT, LARGE, MEMORY, NEXT, USED, WRITE};
 use common::{eal, frame, is_frame, pool, start, stop};
-use pmd::{Burst, Eal, Mempool, Port, PortConfig, RxQueue, StartedPort, TxQueue};
+use pmd::{Burst, Eal, Mempool, MempoolConfig, Port, PortConfig, RxQueue, StartedPort, TxQueue};
 
 /// What a call of a worker's may take, in time of its own.
 const LIMIT: Duration = Duration::from_millis(50);
@@ -170,6 +170,9 @@ fn play(attacks: &[Attack], rounds: usize) {
             enemy.close();
         }
     }
+    // Nobody has taken the memory that others need.
+    let config = MempoolConfig { name: "others".into(), mbufs: 16_383, long: 0, ..MempoolConfig::default() };
+    drop(Mempool::new(&eal, &config).unwrap());
     honest.polled.close();
     assert_eq!(pool.in_use(), 0);
 }
@@ -180,6 +183,8 @@ const EMPTY: Descriptor = Descriptor { address: 1 << 60, length: 0, flags: 0, ne
 const fn of_bytes(length: u32) -> Descriptor {
     Descriptor { address: FREE, length, flags: WRITE, next: 0 }
 }
+/// Just longer than a virtio-net header.
+const SHORT: Descriptor = of_bytes(13);
 const WHOLE: Descriptor = of_bytes(2048);
 
 /// A ring that is one chain of nothing between these two, and begins everywhere at its first descriptor.
@@ -209,6 +214,24 @@ fn hostile_vhost_more_is_used_at_a_time_than_a_ring_has() {
         },
     ];
     play(&attacks, 30);
+}
+
+/// The library copies such tables.
+#[test]
+fn hostile_vhost_tables_across_regions_take_no_memory() {
+    const fn table(length: u32) -> Descriptor {
+        Descriptor { address: BORDER - 160, length, flags: INDIRECT, next: 0 }
+    }
+    let attacks = [
+        attack("a table of what is not there", NEITHER, |guest| {
+            guest.table(BORDER - 160, &[Descriptor { address: MEMORY, ..WHOLE }; 1000]);
+            guest.offer_each(0, &[&[SHORT], &[table(16_000); LARGE as usize - 2][..]].concat());
+        }),
+        attack("a table of megabytes", NEITHER, |guest| {
+            guest.offer_each(0, &[&[SHORT], &[table(2 << 20); LARGE as usize - 2][..]].concat());
+        }),
+    ];
+    play(&attacks, if is_slow() { 50 } else { 5000 });
 }
 
 #[test]

@@ -7,6 +7,9 @@
  * 32 packets over as many buffers as the ring has, but one (reserve_avail_buf_split and vhost_enqueue_single_packed of
  * lib/vhost/virtio_net.c). What is behind the places is others' memory then. Rings change at any time, so nobody can look at them
  * before. The library asks for the places by functions that are therefore defined here, for the whole process.
+ *
+ * And it copies a table of descriptors that lies across two regions of a guest's memory, however long the guest says it is, and forgets
+ * the copy when an address in it is nobody's (fill_vec_buf_packed_indirect). No driver has such tables: there is no memory for them.
  */
 #define _GNU_SOURCE
 #include "shim.h"
@@ -14,6 +17,7 @@
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <string.h>
 #include <rte_malloc.h>
 
 /* Of the message that this thread has handled: places that the library asks for, and that it gets. Others handle none. */
@@ -47,6 +51,8 @@ void *rte_malloc_socket(const char *type, size_t size, unsigned int align, int s
 	static void *_Atomic known;
 	void *(*allocate)(const char *, size_t, unsigned int, int) = actual("rte_malloc_socket", &known);
 
+	if (type != NULL && strcmp(type, "vhost_alloc_copy_ind_table") == 0)
+		return NULL;
 	if (asked > 0 && given > asked && size % asked == 0 && size / asked <= NOTE)
 		size = size / asked * given;
 	return allocate(type, size, align, socket);
