@@ -216,6 +216,20 @@ fn hostile_vhost_more_is_used_at_a_time_than_a_ring_has() {
     play(&attacks, 30);
 }
 
+/// The place that comes next is far behind the ring then, which ends where the memory does: as far as 16 bits say.
+#[test]
+fn hostile_vhost_chains_of_a_packet_are_longer_than_a_ring() {
+    let attacks = [
+        attack("three chains", NEITHER, |guest| chain(guest, of_bytes(500), EMPTY, LARGE)),
+        attack("61 chains", NEITHER, |guest| {
+            let behind = guest.room_behind();
+            assert!(behind >= 16 << 16, "{behind} bytes behind the memory are nobody's");
+            chain(guest, of_bytes(22), EMPTY, LARGE);
+        }),
+    ];
+    play(&attacks, 30);
+}
+
 /// The library copies such tables.
 #[test]
 fn hostile_vhost_tables_across_regions_take_no_memory() {
