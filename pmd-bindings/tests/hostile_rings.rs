@@ -138,6 +138,8 @@ struct Attack {
     mount: fn(&Guest),
 }
 
+const BOTH: [bool; 2] = [true; 2];
+const PACKED: [bool; 2] = [false, true];
 const NEITHER: [bool; 2] = [false; 2];
 
 /// An attack on large rings.
@@ -187,12 +189,52 @@ const fn of_bytes(length: u32) -> Descriptor {
 const SHORT: Descriptor = of_bytes(13);
 const WHOLE: Descriptor = of_bytes(2048);
 
+/// A table of descriptors of nothing, in a chain or not, and the descriptor for it.
+fn empty_table(guest: &Guest, flags: u16) -> Descriptor {
+    let last = LARGE - 2;
+    let one = |at| Descriptor { flags: if at < last { flags } else { 0 }, next: at + 1, ..EMPTY };
+    guest.table(2 * FREE, &(0..=last).map(one).collect::<Vec<_>>());
+    Descriptor { address: 2 * FREE, length: 16 * u32::from(LARGE - 1), flags: INDIRECT, next: 0 }
+}
+
+/// A ring of tables of nothing, with so many short buffers in front of them and as many behind.
+fn tables(guest: &Guest, short: usize, flags: u16) {
+    let mut ring = vec![empty_table(guest, flags); usize::from(LARGE) - 1];
+    let end = ring.len();
+    ring[..short].fill(SHORT);
+    ring[end - short..].fill(SHORT);
+    guest.offer_each(0, &ring);
+}
+
 /// A ring that is one chain of nothing between these two, and begins everywhere at its first descriptor.
 fn chain(guest: &Guest, first: Descriptor, last: Descriptor, available: u16) {
     let mut ring: Vec<_> = (1..=LARGE).map(|next| Descriptor { flags: NEXT, next, ..EMPTY }).collect();
     ring[0] = Descriptor { flags: NEXT | WRITE, next: 1, ..first };
     ring[usize::from(LARGE) - 1] = last;
     guest.offer(0, &ring, &[0; LARGE as usize], available);
+}
+
+#[test]
+fn hostile_vhost_tables_of_nothing_hold_no_worker_up() {
+    let attacks = [
+        attack("tables", BOTH, |guest| tables(guest, 1, NEXT)),
+        attack("tables without NEXT", PACKED, |guest| tables(guest, 1, 0)),
+        attack("tables behind many others", BOTH, |guest| tables(guest, 40, NEXT)),
+        attack("tables without NEXT behind many others", PACKED, |guest| tables(guest, 40, 0)),
+    ];
+    play(&attacks, 30);
+}
+
+#[test]
+fn hostile_vhost_chains_of_nothing_are_gone_round_and_hold_no_worker_up() {
+    let attacks = [
+        attack("one chain", BOTH, |guest| chain(guest, of_bytes(1), EMPTY, LARGE - 1)),
+        attack("one chain, again and again", BOTH, |guest| chain(guest, of_bytes(2), EMPTY, 60_000)),
+        attack("one chain that is used", NEITHER, |guest| chain(guest, of_bytes(100), EMPTY, 60_000)),
+        attack("a loop", NEITHER, |guest| chain(guest, SHORT, Descriptor { flags: NEXT, ..EMPTY }, LARGE)),
+        attack("single ones", NEITHER, |guest| guest.offer_each(0, &[EMPTY; LARGE as usize])),
+    ];
+    play(&attacks, 30);
 }
 
 /// The library notes what it has used of a ring, and a guest can have it use more at a time than the ring has.
