@@ -113,6 +113,7 @@ fn compile_shim(includes: &[PathBuf], features: &[&str]) {
         .file("csrc/pool.c")
         .file("csrc/moat.c")
         .file("csrc/patience.c")
+        .file("csrc/notes.c")
         .include("csrc")
         .opt_level(3)
         .flag(MARCH);

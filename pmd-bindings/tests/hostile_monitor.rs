@@ -223,6 +223,7 @@ fn hostile_vhost_memory_that_is_being_changed_is_not_looked_into() {
     let guest = Monitor::ready(&path, PLAIN);
     // Buffers for received frames, each in a chain that begins with a descriptor without length.
     let empty = [&[0; 12][..], &1u16.to_ne_bytes(), &1u16.to_ne_bytes()].concat();
+    guest.give(PLACES[0], 1);
     guest.memory.write_all_at(&empty, PLACES[0][0]).unwrap();
     let half = MEMORY / 2;
     let tables: [&[[u64; 4]]; 2] = [&[[0, MEMORY, 0, 0]], &[[0, half, 0, 0], [half, half, half, half]]];

@@ -45,6 +45,10 @@ impl Network {
             false => vec![Netns::create("host1")?],
             true => vec![Netns::create("host1")?, Netns::create("host2")?],
         };
+        for host in &hosts {
+            // What the kernel says on its own is nobody's traffic.
+            host.run("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")?;
+        }
         let containers = [Netns::create("a")?, Netns::create("b")?];
         let whole = case.leaves_segments_whole();
         for (number, (container, port)) in (1..).zip(containers.iter().zip(PORTS)) {
@@ -182,8 +186,6 @@ fn bridge(place: &Place<'_>) -> Result<()> {
 /// A tap for the switch's uplink, and a bridge that joins it with what leads to the other host. The kernel's ends keep addresses of their
 /// own: a bridge keeps what is for its interfaces.
 fn tap_behind_bridge(host: &Netns) -> Result<()> {
-    // What the kernel says on its own is nobody's traffic.
-    host.run("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")?;
     host.ip(&format!("link add br0 mtu {UNDERLAY_MTU} type bridge"))?;
     host.ip("link set br0 up")?;
     host.ip(&format!("tuntap add {TAP} mode tap multi_queue"))?;

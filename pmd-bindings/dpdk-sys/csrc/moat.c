@@ -16,8 +16,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The longest packet, and more: a whole packet is written once. */
-#define MOAT (256u << 10)
+/*
+ * More than the longest packet, which is written once, and than what is read by an index of 16 bits behind a packed ring: its index runs
+ * wild when the chains of one packet have more descriptors than the ring (vq_inc_last_avail_packed of lib/vhost/vhost.h).
+ */
+#define MOAT ((1u << 20) + (256u << 10))
 
 /* What this thread has mapped since it began, and whether it is to have room behind it. */
 static __thread struct dpdk_sys_moats moats;

@@ -3,13 +3,14 @@
 //! Packets are copied, both ways: a guest has no buffer of ours, and we none of a guest's. What a guest is not ready for stays
 //! with the caller; what it leaves to its device comes as a fact of the packet, and goes as a request.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dpdk_sys as sys;
 
-use super::look::Stopwatch;
-use super::{Device, NOBODY, Offence, look};
+use super::look::{Seen, Stopwatch, Suspicion};
+use super::{Device, NOBODY, Offence, look, notes};
 use crate::counters::Refused;
 use crate::flags;
 use crate::mbuf::{Segment, free_counted};
@@ -200,11 +201,13 @@ pub(crate) struct Sender {
     queue: usize,
     /// Since they were last asked for.
     refused: Refused,
+    /// Nobody else has the queue.
+    suspicion: Cell<Suspicion>,
 }
 
 impl Sender {
     pub(super) fn new(device: Arc<Device>, queue: usize) -> Self {
-        Self { device, queue, refused: Refused::default() }
+        Self { device, queue, refused: Refused::default(), suspicion: Cell::default() }
     }
 
     /// What was refused of the packets that are gone, since the last question.
@@ -224,6 +227,7 @@ impl Sender {
         if vid == NOBODY || !self.device.is_enabled(2 * self.queue) {
             return 0;
         }
+        self.suspicion.set(self.suspicion.get().of(self.device.generation.load(Ordering::Acquire)));
         let mut gone = 0;
         if self.device.takes_super_frames() {
             // SAFETY: the caller's packets.
@@ -259,23 +263,53 @@ impl Sender {
     #[inline(always)]
     unsafe fn enqueue(&self, vid: i32, slots: *mut *mut sys::rte_mbuf, count: usize) -> usize {
         let ring = 2 * self.queue as u16;
-        let count = count.min(usize::from(u16::MAX)) as u16;
         let watch = Stopwatch::start();
-        // SAFETY: the caller's promises; the library checks the ring, and keeps no packet.
-        let sent = unsafe { sys::rte_vhost_enqueue_burst(vid, ring, slots, count) }.min(count);
-        // SAFETY: the guest has copies; nobody uses these any more.
-        let bytes = if sent > 0 { unsafe { free_counted(slots, sent.into()) } } else { 0 };
+        let (mut gone, mut bytes) = (0, 0);
+        while gone < count {
+            let (slots, some) =
+                (slots.wrapping_add(gone), (count - gone).min(usize::from(notes::SENT)) as u16);
+            // SAFETY: the caller's promises.
+            if self.suspicion.get().is_there() && !unsafe { self.is_sound(vid, slots, some.into()) } {
+                break;
+            }
+            // SAFETY: the caller's promises; the library checks the ring, and keeps no packet.
+            let sent = unsafe { sys::rte_vhost_enqueue_burst(vid, ring, slots, some) }.min(some);
+            if sent > 0 {
+                // SAFETY: the guest has copies; nobody uses these any more.
+                bytes += unsafe { free_counted(slots, sent.into()) };
+            }
+            gone += usize::from(sent);
+            if watch.is_over(bytes) {
+                self.suspicion.set(self.suspicion.get().raised());
+            }
+            if sent < some {
+                break;
+            }
+        }
+        if gone > 0 {
+            let counters = &self.device.counters[self.queue];
+            counters.tx_packets.add(gone as u64);
+            counters.tx_bytes.add(bytes);
+        }
+        gone
+    }
+
+    /// Whether the ring's buffers for some packets are what a sound guest gives.
+    ///
+    /// # Safety
+    /// As of [`enqueue`](Self::enqueue).
+    #[cold]
+    unsafe fn is_sound(&self, vid: i32, slots: *mut *mut sys::rte_mbuf, count: usize) -> bool {
+        // SAFETY: the caller's packets.
+        let length = |at: usize| unsafe { Segment::at(slots.wrapping_add(at)) }.map_or(0, Segment::pkt_len);
+        let bytes = (0..count).map(|at| u64::from(length(at))).sum();
         // SAFETY: a peer that does not go while we are inside.
-        if watch.is_over(bytes) && unsafe { look::has_empty_chains(&self.device, vid, ring) } {
+        let seen = unsafe { look::look(&self.device, vid, 2 * self.queue as u16, count, bytes) };
+        self.suspicion.set(self.suspicion.get().after(seen));
+        if seen == Seen::Empty {
             self.device.caught(Offence::EmptyChains);
         }
-        if sent == 0 {
-            return 0;
-        }
-        let counters = &self.device.counters[self.queue];
-        counters.tx_packets.add(sent.into());
-        counters.tx_bytes.add(bytes);
-        sent.into()
+        seen != Seen::Empty
     }
 }
 

@@ -5,6 +5,7 @@
 pub mod enemy;
 pub mod eswitch;
 pub mod monitor;
+pub mod rings;
 
 use pmd::{
     Burst, Eal, EalConfig, Hugepages, Mempool, MempoolConfig, Port, PortConfig, RxQueue, StartedPort, TxQueue,

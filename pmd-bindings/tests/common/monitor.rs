@@ -207,6 +207,17 @@ impl Monitor {
         self.memory.write_all_at(&number.wrapping_add(1).to_ne_bytes(), place[1] + 2).unwrap();
     }
 
+    /// Gives the switch a buffer for a frame by the split ring at [`PLACES`], the so many-th since the start.
+    pub fn give(&self, place: [u64; 3], number: u16) {
+        const WRITE: u32 = 2;
+        let slot = u64::from(number) % u64::from(SLOTS);
+        let mut descriptor = (0x4_0000 + slot * 2048).to_ne_bytes().to_vec();
+        descriptor.extend(bytes(&[2048, WRITE]));
+        self.memory.write_all_at(&descriptor, place[0] + 16 * slot).unwrap();
+        self.memory.write_all_at(&(slot as u16).to_ne_bytes(), place[1] + 4 + 2 * slot).unwrap();
+        self.memory.write_all_at(&number.wrapping_add(1).to_ne_bytes(), place[1] + 2).unwrap();
+    }
+
     /// How many frames of a ring the switch has used.
     pub fn used(&self, place: [u64; 3]) -> u16 {
         let mut index = [0; 2];
