@@ -56,6 +56,7 @@ fn ports_that_are_not_there_at_the_start_come_up_later() {
         last.contains("up").then_some(())
     });
     traffic::ping(&red.netns, "10.0.0.2", 56, 3);
+    lab.host.ip("link del pod0");
     daemon.assert_conserved();
     daemon.process().signal("TERM");
     daemon.assert_clean_end();
