@@ -14,7 +14,7 @@ const OVS: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 /// Those of Open vSwitch are left out where it is not installed.
 fn cases() -> Vec<&'static str> {
     let local = ["local-kernel", "local-ovs", "local-veth", "local-af-packet"];
-    let remote = ["remote-kernel", "remote-ovs", "remote-veth", "remote-af-packet"];
+    let remote = ["remote-kernel", "remote-ovs", "remote-veth", "remote-tap", "remote-af-packet"];
     let has_ovs = Path::new(OVS).exists();
     local.into_iter().chain(remote).filter(|case| has_ovs || !case.ends_with("ovs")).collect()
 }
