@@ -154,7 +154,7 @@ impl Switch {
     /// more. The process, its workers and its tables stay.
     ///
     /// # Errors
-    /// [`LetGoError`]; then it has to [come back](Self::come_back).
+    /// `LetGoError`; then it has to [come back](Self::come_back).
     pub fn let_go_all(&mut self, beside: &[String], stopped: impl FnOnce()) -> Result<(), LetGoError> {
         self.end_bfd();
         self.set_forwarding(false)?;
