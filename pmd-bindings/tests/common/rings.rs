@@ -123,10 +123,11 @@ impl Guest {
         let bounds = |line: &Vec<&str>| {
             line[0].split_once('-').map(|(start, end)| (number(start), number(end))).unwrap()
         };
-        // The library maps what is in front of a region, too.
-        let is_all = |line: &&Vec<&str>| line[4] == inode && bounds(line).1 - bounds(line).0 == MEMORY;
-        let memory = lines.iter().find(is_all).unwrap();
-        let behind = lines.iter().find(|line| bounds(line).0 == bounds(memory).1 && line[4] == "0");
-        behind.map(bounds).map_or(0, |(start, end)| end - start)
+        // The library maps what is in front of a region, too, and says of parts of it that they are to be in a core dump.
+        let ends: Vec<u64> =
+            lines.iter().filter(|line| line[4] == inode).map(|line| bounds(line).1).collect();
+        let is_behind =
+            |line: &&Vec<&str>| line[4] == "0" && line[1] == "rw-p" && ends.contains(&bounds(line).0);
+        lines.iter().filter(is_behind).map(|line| bounds(line).1 - bounds(line).0).max().unwrap_or(0)
     }
 }
