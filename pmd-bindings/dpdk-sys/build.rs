@@ -112,8 +112,8 @@ fn compile_shim(includes: &[PathBuf], features: &[&str]) {
         .file("csrc/bond.c")
         .file("csrc/pool.c")
         .file("csrc/moat.c")
-        .file("csrc/patience.c")
-        .file("csrc/notes.c")
+        .file("csrc/nonblocking.c")
+        .file("csrc/shadow.c")
         .include("csrc")
         .opt_level(3)
         .flag(MARCH);

@@ -1,7 +1,7 @@
 /*
  * Functions for what bindgen cannot reach: static inlines, thread-local variables and bit fields.
  * One call each, no logic, but for pools (pool.c), room behind a guest's memory (moat.c) and behind what librte_vhost notes of its
- * rings (notes.c), and sending that waits for nobody (patience.c).
+ * rings (shadow.c), and sending that blocks for nobody (nonblocking.c).
  */
 #ifndef DPDK_SYS_SHIM_H
 #define DPDK_SYS_SHIM_H
@@ -67,15 +67,15 @@ struct dpdk_sys_moats {
 void dpdk_sys_moats_begin(void);
 struct dpdk_sys_moats dpdk_sys_moats_end(void);
 /*
- * Whether drivers may wait for the kernel while the calling thread sends, as they may unless it was said. Where they may not, poll(2) does not
- * wait, and says EAGAIN where it would have to; send(2) says ENOBUFS instead of EAGAIN after some of those.
+ * Whether drivers block for nothing while the calling thread sends: poll(2) does not wait then, and says EAGAIN where it would have to; send(2)
+ * says ENOBUFS instead of EAGAIN after some of those.
  */
-void dpdk_sys_patience(bool has_patience);
+void dpdk_sys_nonblocking(bool is);
 /*
  * Of what the calling thread asks for by rte_malloc_socket from now on, an array with so many places of a few bytes has as many as wanted;
  * by rte_realloc_socket it gets no less than it had. 0 for none.
  */
-void dpdk_sys_vhost_notes(uint32_t places, uint32_t wanted);
+void dpdk_sys_vhost_shadow(uint32_t places, uint32_t wanted);
 /* The number of the register that modify_field writes; where it is depends on the release. */
 void dpdk_sys_modify_set_register(struct rte_flow_action_modify_field *modify, uint8_t index);
 uint8_t dpdk_sys_modify_register(const struct rte_flow_action_modify_field *modify);

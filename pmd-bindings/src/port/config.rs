@@ -13,7 +13,7 @@ use crate::flow::{self, FlowEngine, FlowQueues};
 use crate::log;
 use crate::mbuf::HEAD_BYTES;
 use crate::mempool::Mempool;
-use crate::queue::ethdev::PATIENT;
+use crate::queue::ethdev::BLOCKING;
 use crate::queue::{RxQueue, TxQueue};
 
 /// How a port is started.
@@ -219,8 +219,8 @@ pub(super) struct Plan {
     pub(super) forgets_packets: bool,
     /// The driver may deliver packets with a short first segment, or with a header that others use too.
     pub(super) looks_at_packets: bool,
-    /// The driver waits for the kernel while it sends.
-    pub(super) is_patient: bool,
+    /// The driver blocks while it sends, unless it must not.
+    pub(super) is_blocking: bool,
 }
 
 impl Plan {
@@ -270,8 +270,8 @@ impl Plan {
         let forgets_packets = info.driver == "net_ring";
         let fills = FILLS_SEGMENTS.contains(&info.driver.as_str()) && pool.segment_room() >= HEAD_BYTES;
         let looks_at_packets = !fills;
-        let is_patient = PATIENT.contains(&info.driver.as_str());
-        Ok(Self { rss, rx_offloads, tx_offloads, tunnel_tso, forgets_packets, looks_at_packets, is_patient })
+        let is_blocking = BLOCKING.contains(&info.driver.as_str());
+        Ok(Self { rss, rx_offloads, tx_offloads, tunnel_tso, forgets_packets, looks_at_packets, is_blocking })
     }
 
     fn spreads(&self) -> bool {

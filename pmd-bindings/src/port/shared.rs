@@ -53,8 +53,8 @@ pub(crate) struct Running {
     /// Receive queues to be emptied before the device stops, for a driver that forgets packets in them.
     drained_queues: u16,
     looks: bool,
-    /// Its driver waits for the kernel while it sends, unless it must not.
-    is_patient: bool,
+    /// Its driver blocks while it sends, unless it must not.
+    is_blocking: bool,
     /// What its device does with super-frames inside VxLAN.
     pub(super) tunnel_tso: Option<TunnelTso>,
     is_bond: bool,
@@ -83,7 +83,7 @@ impl Running {
             rss: plan.rss,
             drained_queues: if plan.forgets_packets { rx_queues } else { 0 },
             looks: plan.looks_at_packets,
-            is_patient: plan.is_patient,
+            is_blocking: plan.is_blocking,
             tunnel_tso: plan.tunnel_tso,
             is_bond: !claim.members.is_empty(),
             _pool: pool,
@@ -117,7 +117,7 @@ impl Running {
             rss: RssReport::default(),
             drained_queues: 0,
             looks,
-            is_patient: false,
+            is_blocking: false,
             tunnel_tso: None,
             is_bond: false,
             _pool: pool,
@@ -148,9 +148,9 @@ impl Running {
         self.tunnel_tso.is_some()
     }
 
-    /// Whether its driver waits for the kernel while it sends.
-    pub(crate) fn is_patient(&self) -> bool {
-        self.is_patient
+    /// Whether its driver blocks while it sends, unless it must not.
+    pub(crate) fn is_blocking(&self) -> bool {
+        self.is_blocking
     }
 
     /// Whether transmit queues are to be called although there is nothing to send.

@@ -9,24 +9,24 @@ use super::{End, queue_data};
 use crate::counters::Refused;
 use crate::mbuf::Mbuf;
 
-/// Drivers that wait for the kernel while they send, for as long as whoever has the other end of the interface likes.
-pub(crate) const PATIENT: [&str; 2] = ["net_af_packet", "net_af_xdp"];
+/// Drivers that block while they send, for as long as whoever has the other end of the interface likes.
+pub(crate) const BLOCKING: [&str; 2] = ["net_af_packet", "net_af_xdp"];
 
-/// While this is there, drivers wait for nothing on this thread: what they cannot send at once they leave.
-pub(super) struct Impatience(());
+/// While this is there, drivers block for nothing on this thread: what they cannot send at once they leave.
+pub(super) struct Nonblocking(());
 
-impl Impatience {
+impl Nonblocking {
     pub(super) fn begin() -> Self {
         // SAFETY: sets a flag of this thread.
-        unsafe { sys::dpdk_sys_patience(false) };
+        unsafe { sys::dpdk_sys_nonblocking(true) };
         Self(())
     }
 }
 
-impl Drop for Impatience {
+impl Drop for Nonblocking {
     fn drop(&mut self) {
         // SAFETY: as above.
-        unsafe { sys::dpdk_sys_patience(true) };
+        unsafe { sys::dpdk_sys_nonblocking(false) };
     }
 }
 

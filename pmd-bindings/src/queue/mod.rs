@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 use dpdk_sys as sys;
 pub use readiness::Readiness;
 
-use self::ethdev::{Impatience, prepare};
+use self::ethdev::{Nonblocking, prepare};
 use crate::burst::Burst;
 use crate::counters::Refused;
 use crate::error::{Errno, PortError};
@@ -61,8 +61,8 @@ enum Source {
 enum Target {
     /// The driver's function.
     Ethdev,
-    /// The driver's function, which would wait for the kernel.
-    PatientEthdev,
+    /// The driver's function, which blocks unless it must not.
+    BlockingEthdev,
     /// The driver's function, and one before it for packets that ask something of the device. What that refused.
     PreparedEthdev(Refused),
     Socket(Box<Sender<socket::Socket>>),
@@ -310,9 +310,9 @@ unsafe fn is_usual(slot: *mut *mut sys::rte_mbuf) -> bool {
 
 impl TxQueue {
     pub(crate) fn new(running: &Arc<Running>, queue: u16) -> Self {
-        let target = match (running.has_requests(), running.is_patient()) {
+        let target = match (running.has_requests(), running.is_blocking()) {
             (true, _) => Target::PreparedEthdev(Refused::default()),
-            (false, true) => Target::PatientEthdev,
+            (false, true) => Target::BlockingEthdev,
             (false, false) => Target::Ethdev,
         };
         Self { end: End::new(running, queue), target }
@@ -371,10 +371,10 @@ impl TxQueue {
     #[inline(always)]
     unsafe fn burst(&mut self, slots: *mut *mut sys::rte_mbuf, count: usize) -> (usize, usize) {
         let mut left = count as u16;
-        let mut _impatience = None;
+        let mut _nonblocking = None;
         match &mut self.target {
             Target::Ethdev => {}
-            Target::PatientEthdev => _impatience = Some(Impatience::begin()),
+            Target::BlockingEthdev => _nonblocking = Some(Nonblocking::begin()),
             // SAFETY: the caller's promise.
             Target::PreparedEthdev(refused) => left = unsafe { prepare(&self.end, slots, left, refused) },
             // SAFETY: the caller's promise; what is gone belongs to nobody any more.
@@ -407,7 +407,7 @@ impl TxQueue {
     #[inline]
     pub fn take_refused(&mut self) -> (u64, u64) {
         let refused = match &mut self.target {
-            Target::Ethdev | Target::PatientEthdev => return (0, 0),
+            Target::Ethdev | Target::BlockingEthdev => return (0, 0),
             Target::PreparedEthdev(refused) => std::mem::take(refused),
             Target::Socket(socket) => socket.take_refused(),
             Target::Tap(tap) => tap.take_refused(),

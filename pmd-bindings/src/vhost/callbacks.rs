@@ -11,7 +11,7 @@ use dpdk_sys as sys;
 use super::message::{self, Message};
 use super::moat::Moats;
 use super::notify::CallFile;
-use super::{Device, MOST_PEERS, Peer, WAITED_FOR, descriptors, devices, guard, notes, wait_for_one_more};
+use super::{Device, MOST_PEERS, Peer, WAITED_FOR, descriptors, devices, guard, shadow, wait_for_one_more};
 
 /// The library keeps a pointer to it.
 pub(super) static OPS: Ops = Ops(sys::rte_vhost_device_ops {
@@ -66,7 +66,7 @@ unsafe extern "C" fn coming(vid: i32, place: *mut c_void) -> i32 {
         peer.setup.check(&message)
     });
     let Err(why) = checked else {
-        notes::begin(&message, device.as_ref().map_or(0, |device| device.gates.len()));
+        shadow::begin(&message, device.as_ref().map_or(0, |device| device.gates.len()));
         if message.number() == message::SET_MEM_TABLE {
             Moats::begin(vid);
         }

@@ -5,7 +5,7 @@
 //! by callbacks (`callbacks.rs`), which keep a `Device` up to date; polling threads read from it which peer there is
 //! (`queue.rs`), and hold nothing back from the library: a peer that goes is gone when they have left (`quiesce.rs`). What a peer may
 //! say next, `setup.rs` knows: the library does not ask whether it makes sense. One that takes back memory under the switch (`guard.rs`), or holds up who notifies it (`notify.rs`), or fills its rings with what takes
-//! long and is nothing (`look.rs`), or has more of them used at a time than there is (`notes.rs`), harms its own port only.
+//! long and is nothing (`look.rs`), or has more of them used at a time than there is (`shadow.rs`), harms its own port only.
 //!
 //! Virtqueues come in pairs: the even ones are received on by the guest, which is what we send into, the odd ones we receive
 //! from (VIRTIO 1.2 section 5.1.2). A guest enables as many pairs as it likes.
@@ -17,11 +17,11 @@ mod guard;
 mod look;
 mod message;
 mod moat;
-mod notes;
 mod notify;
 mod queue;
 mod quiesce;
 mod setup;
+mod shadow;
 mod trial;
 mod wake;
 

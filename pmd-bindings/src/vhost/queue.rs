@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use dpdk_sys as sys;
 
 use super::look::{Seen, Stopwatch, Suspicion};
-use super::{Device, NOBODY, Offence, look, notes};
+use super::{Device, NOBODY, Offence, look, shadow};
 use crate::counters::Refused;
 use crate::flags;
 use crate::mbuf::{Segment, free_counted};
@@ -267,7 +267,7 @@ impl Sender {
         let (mut gone, mut bytes) = (0, 0);
         while gone < count {
             let (slots, some) =
-                (slots.wrapping_add(gone), (count - gone).min(usize::from(notes::SENT)) as u16);
+                (slots.wrapping_add(gone), (count - gone).min(usize::from(shadow::SENT)) as u16);
             // SAFETY: the caller's promises.
             if self.suspicion.get().is_there() && !unsafe { self.is_sound(vid, slots, some.into()) } {
                 break;

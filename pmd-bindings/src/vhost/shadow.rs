@@ -1,5 +1,5 @@
-//! Room for what librte_vhost notes of a guest's buffers until it tells the guest that it has used them: as many as a guest can have it
-//! use at a time (`csrc/notes.c` of dpdk-sys says how), and not only as many as the ring has descriptors.
+//! Room in librte_vhost's shadow used rings, in which it notes a guest's buffers until it tells the guest that it has used them: as many as a guest can have it
+//! use at a time (`csrc/shadow.c` of dpdk-sys says how), and not only as many as the ring has descriptors.
 
 use dpdk_sys as sys;
 
@@ -17,10 +17,10 @@ pub(super) fn begin(message: &Message, queues: usize) {
         _ => (0, 0),
     };
     // SAFETY: changes what belongs to the calling thread.
-    unsafe { sys::dpdk_sys_vhost_notes(places, wanted) };
+    unsafe { sys::dpdk_sys_vhost_shadow(places, wanted) };
 }
 
-/// Notes that there are of a ring of so many descriptors at most.
+/// Entries that the shadow of a ring of so many descriptors takes at most.
 fn needed(ring: u16, size: u32, queues: usize) -> u32 {
     let is_sent_to = ring.is_multiple_of(2) && usize::from(ring) < 2 * queues;
     // A packet that is sent is spread over all of its buffers but one; one that is received takes one.

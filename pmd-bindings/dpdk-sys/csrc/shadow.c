@@ -1,5 +1,5 @@
 /*
- * What librte_vhost asks of the heap for a guest's rings: see shim.h.
+ * Shadow used rings of librte_vhost: see shim.h.
  *
  * The library notes each buffer that it has used until it tells the guest (shadow_used_split and shadow_used_packed of lib/vhost/vhost.h)
  * in as many places as the ring has descriptors, and counts them nowhere. A guest can have it use more of them at a time: the index of a
@@ -24,10 +24,10 @@
 static __thread uint32_t asked, given;
 static __thread bool handles;
 
-/* Bytes of a note at most; what else the library has of each descriptor is longer. */
-#define NOTE 16
+/* Bytes of an entry at most; what else the library has of each descriptor is longer. */
+#define ENTRY 16
 
-void dpdk_sys_vhost_notes(uint32_t places, uint32_t wanted)
+void dpdk_sys_vhost_shadow(uint32_t places, uint32_t wanted)
 {
 	asked = places;
 	given = wanted;
@@ -53,7 +53,7 @@ void *rte_malloc_socket(const char *type, size_t size, unsigned int align, int s
 
 	if (type != NULL && strcmp(type, "vhost_alloc_copy_ind_table") == 0)
 		return NULL;
-	if (asked > 0 && given > asked && size % asked == 0 && size / asked <= NOTE)
+	if (asked > 0 && given > asked && size % asked == 0 && size / asked <= ENTRY)
 		size = size / asked * given;
 	return allocate(type, size, align, socket);
 }

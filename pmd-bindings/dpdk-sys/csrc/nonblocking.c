@@ -1,5 +1,5 @@
 /*
- * Sending that waits for nobody: see shim.h.
+ * Sending that blocks for nobody: see shim.h.
  *
  * net_af_packet waits in poll(2) without limit for a place in its ring (eth_af_packet_tx), and net_af_xdp calls send(2) again for as long as
  * that says EAGAIN (kick_tx). How long it takes is up to whoever has the other end of the interface. Both come here, because poll and send
@@ -17,7 +17,7 @@
 /* Refusals of send(2) in a row after which one is final. */
 #define REFUSALS 16
 
-static __thread bool impatient;
+static __thread bool nonblocking;
 static __thread unsigned int refused;
 
 int poll(struct pollfd *files, nfds_t count, int milliseconds)
@@ -26,7 +26,7 @@ int poll(struct pollfd *files, nfds_t count, int milliseconds)
 	struct timespec nothing = { 0, 0 };
 	int ready;
 
-	if (!impatient)
+	if (!nonblocking)
 		return ppoll(files, count, milliseconds < 0 ? NULL : &limit, NULL);
 	ready = ppoll(files, count, &nothing, NULL);
 	if (ready != 0)
@@ -40,13 +40,13 @@ ssize_t send(int file, const void *bytes, size_t length, int flags)
 	ssize_t sent = sendto(file, bytes, length, flags, NULL, 0);
 
 	/* The driver goes on with what it has in hand when it is another error. */
-	if (impatient && sent < 0 && errno == EAGAIN && ++refused >= REFUSALS)
+	if (nonblocking && sent < 0 && errno == EAGAIN && ++refused >= REFUSALS)
 		errno = ENOBUFS;
 	return sent;
 }
 
-void dpdk_sys_patience(bool has_patience)
+void dpdk_sys_nonblocking(bool is)
 {
-	impatient = !has_patience;
+	nonblocking = is;
 	refused = 0;
 }
