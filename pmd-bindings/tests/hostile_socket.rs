@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use common::enemy::{Random, frame, header};
-use common::{eal, frame as numbered, ip, is_frame, pool, receive_within, start, stop, unshare};
+use common::{cable, eal, frame as numbered, ip, is_frame, pool, receive_within, start, stop, unshare};
 use pmd::{Burst, Eal, Mbuf, Port, PortConfig, StartedPort, TapConfig};
 use wire::PacketBuf;
 
@@ -160,13 +160,6 @@ fn hostile_super_frame_without_a_name_stops_no_port_for_good() {
     drop(send);
     container.join().unwrap();
     assert_eq!(pool.in_use(), 0);
-}
-
-/// `va` and `vb`, both up; a port on the one, and what a container may have on the other.
-fn cable() {
-    ip("link add va mtu 1500 type veth peer name vb");
-    ip("link set va up");
-    ip("link set vb up");
 }
 
 /// A port, and the socket of a container at its other end.

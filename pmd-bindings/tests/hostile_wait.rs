@@ -12,18 +12,12 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{burst, eal, frame, ip, is_frame, pool, receive_within, start, stop, unshare};
+use common::{burst, cable, eal, frame, ip, is_frame, pool, receive_within, start, stop, unshare};
 use pmd::{Eal, Mbuf, Mempool, Port, PortConfig};
 use wire::PacketBuf;
 
 /// Longer than any burst takes, on a machine that has other things to do.
 const LONG: Duration = Duration::from_secs(2);
-
-fn cable() {
-    ip("link add va mtu 1500 type veth peer name vb");
-    ip("link set va up");
-    ip("link set vb up");
-}
 
 /// Sends many frames by an interface whose other end holds them back: those that have no room stay, and no call waits for it.
 fn sends_by_an_end_that_holds_back(eal: &Eal, pool: &Mempool, driver: &str, frames: usize) {

@@ -133,6 +133,13 @@ pub fn in_own_namespace(test: &str) -> bool {
     true
 }
 
+/// A veth, `va` and `vb`, both up.
+pub fn cable() {
+    ip("link add va mtu 1500 type veth peer name vb");
+    ip("link set va up");
+    ip("link set vb up");
+}
+
 /// Runs `ip` with these arguments.
 pub fn ip(args: &str) {
     let status = std::process::Command::new("ip").args(args.split(' ')).status().unwrap();
