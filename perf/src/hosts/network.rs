@@ -215,10 +215,13 @@ fn switch(place: &Place<'_>, kinds: [&str; 2], vswitch: &Path, folder: &Path) ->
         config.vnic(name, mac, &[ip], &settings);
     }
     if let Some(far) = far {
-        let interface = if uplink_kind == "tap" { TAP } else { UPLINK };
-        if uplink_kind == "tap" {
-            tap_behind_bridge(host)?;
-        }
+        let interface = match uplink_kind {
+            "tap" => {
+                tap_behind_bridge(host)?;
+                TAP
+            }
+            _ => UPLINK,
+        };
         let port = json!({ "kind": uplink_kind, "iface": interface });
         let port = json!({ "port": port });
         config.uplink("up", vtep(number), &[vtep(far)], UNDERLAY_MTU, &port);

@@ -285,8 +285,9 @@ impl Nft {
 
     /// Removes every entry.
     pub fn clear(&mut self) {
-        for slot in 0..self.config.entries {
-            self.remove(slot);
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = self.clear_some(from, u32::MAX);
         }
     }
 
