@@ -4,10 +4,14 @@
 pub const HOP_BY_HOP: u8 = 0;
 /// ICMP for IPv4 (RFC 792).
 pub const ICMP: u8 = 1;
+/// IPv4 inside another packet (RFC 2003).
+pub const IPV4: u8 = 4;
 /// TCP (RFC 9293).
 pub const TCP: u8 = 6;
 /// UDP (RFC 768).
 pub const UDP: u8 = 17;
+/// IPv6 inside another packet (RFC 2473, RFC 4213).
+pub const IPV6: u8 = 41;
 /// IPv6 routing header (RFC 8200 section 4.4).
 pub const ROUTING: u8 = 43;
 /// IPv6 fragment header (RFC 8200 section 4.5).

@@ -50,6 +50,33 @@ pub struct SuperFrame {
     data: u16,
 }
 
+/// Packets that share out the `data` bytes behind the first `header_len` of a packet, `size` to each but the last, in order; each has a copy
+/// of the headers, which are still those of the whole, and memory of its own. `None` in place of one for which there is none. The data are
+/// copied once.
+pub fn share_out<P: PacketBuf>(
+    packet: &P,
+    header_len: usize,
+    data: usize,
+    size: usize,
+) -> impl Iterator<Item = Option<P>> {
+    let (header, first) = packet.head().split_at_checked(header_len).unwrap_or_default();
+    // What is left of the segment where the next piece begins, and the segments behind it.
+    let (mut here, mut segments) = (first, packet.segments().skip(1));
+    (0..data.div_ceil(size)).map(move |n| {
+        let mut left = size.min(data - n * size);
+        let data = std::iter::from_fn(|| {
+            while left > 0 && here.is_empty() {
+                here = segments.next()?;
+            }
+            let (part, rest) = here.split_at(left.min(here.len()));
+            left -= part.len();
+            here = rest;
+            (!part.is_empty()).then_some(part)
+        });
+        packet.gather(std::iter::once(header).chain(data))
+    })
+}
+
 impl Segmentation {
     /// Judges a frame of `len` bytes, of which `head` is the first segment and `facts` says what the receiver knows. `h` is
     /// what the parser found.
@@ -172,21 +199,9 @@ impl SuperFrame {
     /// The packets that `packet`, of which this was found, stands for, in order, each in memory of its own; `None` in place of
     /// one for which there is none. The data are copied once.
     pub fn cut<'a, P: PacketBuf>(&'a self, packet: &'a P) -> impl Iterator<Item = Option<P>> + 'a {
-        let (header, first) = packet.head().split_at_checked(self.header_len()).unwrap_or_default();
-        // What is left of the segment where the next piece begins, and the segments behind it.
-        let (mut here, mut segments) = (first, packet.segments().skip(1));
-        (0..self.pieces()).map(move |n| {
-            let mut left = self.data_len(n);
-            let data = std::iter::from_fn(|| {
-                while left > 0 && here.is_empty() {
-                    here = segments.next()?;
-                }
-                let (part, rest) = here.split_at(left.min(here.len()));
-                left -= part.len();
-                here = rest;
-                (!part.is_empty()).then_some(part)
-            });
-            let mut piece = packet.gather(std::iter::once(header).chain(data))?;
+        let pieces = share_out(packet, self.header_len(), self.data.into(), self.size.into());
+        pieces.enumerate().map(|(n, piece)| {
+            let mut piece = piece?;
             let headers = self.write_headers(n, piece.head_mut())?;
             l4::fill_packet(&headers, &mut piece).then_some(piece)
         })

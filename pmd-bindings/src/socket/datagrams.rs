@@ -7,6 +7,7 @@
 use wire::checksum;
 
 use super::ring::Slot;
+use crate::vnet::pseudo_header;
 
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;
@@ -80,26 +81,19 @@ impl<'a> Datagrams<'a> {
         let length = (UDP + self.payload(number)) as u16;
         let Some(head) = datagram.get_mut(..self.headers.len()) else { return };
         head.copy_from_slice(self.headers);
-        let pseudo = if let Some((ip, [])) = head[ETHERNET..l4].split_first_chunk::<IPV4>() {
+        if let Some((ip, [])) = head[ETHERNET..l4].split_first_chunk::<IPV4>() {
             let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(number as u16);
-            let (src, dst) = ([ip[12], ip[13], ip[14], ip[15]], [ip[16], ip[17], ip[18], ip[19]]);
             head[ETHERNET + 2..ETHERNET + 4].copy_from_slice(&(IPV4 as u16 + length).to_be_bytes());
             head[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&id.to_be_bytes());
             head[ETHERNET + 10..ETHERNET + 12].fill(0);
             let sum = checksum::of(&head[ETHERNET..l4]);
             head[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum.to_be_bytes());
-            checksum::pseudo_v4(src, dst, PROTO_UDP, length)
-        } else if let Some(ip) = head[ETHERNET..l4].first_chunk::<IPV6>() {
-            let (mut src, mut dst) = ([0; 16], [0; 16]);
-            src.copy_from_slice(&ip[8..24]);
-            dst.copy_from_slice(&ip[24..40]);
-            head[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&length.to_be_bytes());
-            checksum::pseudo_v6(&src, &dst, PROTO_UDP, length.into())
         } else {
-            return;
-        };
+            head[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&length.to_be_bytes());
+        }
         head[l4 + 4..l4 + 6].copy_from_slice(&length.to_be_bytes());
-        let sum = if self.is_partial() { pseudo.fold() } else { 0 };
+        let pseudo = pseudo_header(&head[ETHERNET..l4], PROTO_UDP, length.into());
+        let sum = pseudo.filter(|_| self.is_partial()).unwrap_or(0);
         head[l4 + 6..l4 + 8].copy_from_slice(&sum.to_be_bytes());
     }
 }

@@ -141,19 +141,17 @@ impl Tap {
     pub fn open(config: &TapConfig) -> io::Result<Self> {
         let queues = (0..config.queues.max(1)).map(|_| Queue::open(&config.iface).map(Arc::new));
         let tap = Self { queues: queues.collect::<io::Result<_>>()?, offloads: config.offloads };
-        // Whoever had a persistent one before may have had longer headers.
-        tap.agree(false)?;
         if let Some(mac) = config.mac {
             tap.set_mac(mac)?;
         }
         Ok(tap)
     }
 
-    /// Says to the kernel what it may leave to us, super-frames inside tunnels among it or not, before anything is read or written; how
-    /// long headers are from now on.
+    /// Says to the kernel what it may leave to us, super-frames inside tunnels among it or not, before anything is read or written: whoever
+    /// had a persistent tap before may have agreed on something else. How long headers are from now on.
     ///
     /// # Errors
-    /// `EINVAL` of a kernel that knows nothing of tunnels, if they were asked for: as little as before is agreed on then.
+    /// `EINVAL` of a kernel that knows nothing of tunnels, if they were asked for: then it is to be asked without.
     pub fn agree(&self, tunnels: bool) -> io::Result<usize> {
         let (bytes, tunnels) = if tunnels { (VNET_TUNNEL_BYTES, TUNNEL_OFFLOADS) } else { (VNET_BYTES, 0) };
         let offloads = if self.offloads { OFFLOADS | tunnels } else { 0 };

@@ -13,7 +13,7 @@ use crate::mbuf::Mbuf;
 use crate::mempool::Mempool;
 use crate::port::PortId;
 use crate::vnet::buffers::{Buffers, MAX_SEGMENTS, Place};
-use crate::vnet::{LONGEST, RECEIVED_AT_ONCE, VNET_BYTES, VNET_TUNNEL_BYTES, VnetHeader};
+use crate::vnet::{LONGEST, RECEIVED_AT_ONCE, VNET_TUNNEL_BYTES, VnetHeader};
 
 /// Frames of one buffer in a row after which no more buffers than one are held for the next.
 const SHORT: u32 = 256;
@@ -142,11 +142,7 @@ impl Receiver {
         let behind = len.saturating_sub(room);
         // SAFETY: the kernel wrote so many bytes there, after it had filled the buffers.
         let rest = unsafe { std::slice::from_raw_parts(rest.as_ptr().cast(), behind) };
-        // What only longer headers have says where the headers of a tunnel are, which the frame says as well.
-        let vnet = header
-            .first_chunk::<VNET_BYTES>()
-            .map_or_else(VnetHeader::default, |first| VnetHeader::read(*first));
-        Ok(Frame { len, vnet, rest })
+        Ok(Frame { len, vnet: VnetHeader::read(header), rest })
     }
 
     /// Makes a packet of a frame; `None` for one that is lost, and counted.

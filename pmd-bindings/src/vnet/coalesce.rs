@@ -10,7 +10,7 @@
 
 use wire::checksum;
 
-use super::VnetHeader;
+use super::{VnetHeader, pseudo_header};
 use crate::mbuf::Segment;
 
 const ETHERNET: usize = 14;
@@ -87,15 +87,7 @@ impl Shape {
     /// The folded sum of the pseudo header, over so many bytes of L4.
     fn pseudo(self, headers: &[u8], length: usize) -> Option<u16> {
         let protocol = if self.is_tcp { PROTO_TCP } else { PROTO_UDP };
-        let ip = headers.get(ETHERNET..)?;
-        let sum = if self.is_ipv6 {
-            let (src, dst) = (ip.get(8..24)?.try_into().ok()?, ip.get(24..40)?.try_into().ok()?);
-            checksum::pseudo_v6(src, dst, protocol, u32::try_from(length).ok()?)
-        } else {
-            let (src, dst) = (ip.get(12..16)?.try_into().ok()?, ip.get(16..20)?.try_into().ok()?);
-            checksum::pseudo_v4(src, dst, protocol, u16::try_from(length).ok()?)
-        };
-        Some(sum.fold())
+        pseudo_header(headers.get(ETHERNET..)?, protocol, length)
     }
 
     /// Whether a frame's TCP checksum is right. Datagrams have none.

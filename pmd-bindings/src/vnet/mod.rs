@@ -73,8 +73,10 @@ pub(crate) const VNET_BYTES: usize = 10;
 pub(crate) const VNET_TUNNEL_BYTES: usize = size_of::<VnetHeader>();
 
 impl VnetHeader {
-    /// Reads a header.
-    pub(crate) fn read(bytes: [u8; VNET_BYTES]) -> Self {
+    /// Reads a header, as far as packet sockets have it: what only longer ones have says where the headers of a tunnel are, which the frame
+    /// says as well.
+    pub(crate) fn read<const N: usize>(bytes: [u8; N]) -> Self {
+        const { assert!(N >= VNET_BYTES) };
         let word = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
         Self {
             flags: bytes[0],
@@ -235,6 +237,25 @@ fn is_sctp_in(head: &[u8], start: usize) -> bool {
         byte(back, 0) == Some(0x40 | words) && byte(back, 9) == Some(PROTO_SCTP)
     });
     in_v4 || byte(IPV6, 0).is_some_and(|first| first >> 4 == 6) && byte(IPV6, 6) == Some(PROTO_SCTP)
+}
+
+/// The folded sum of the pseudo header of TCP or UDP (RFC 9293 section 3.1, RFC 768, RFC 8200 section 8.1), over so many bytes from its
+/// header on, behind the IP header with which `ip` begins.
+pub(crate) fn pseudo_header(ip: &[u8], protocol: u8, length: usize) -> Option<u16> {
+    let sum = if ip.first()? >> 4 == 6 {
+        let (src, dst) = (ip.get(8..24)?.try_into().ok()?, ip.get(24..40)?.try_into().ok()?);
+        checksum::pseudo_v6(src, dst, protocol, u32::try_from(length).ok()?)
+    } else {
+        let (src, dst) = (ip.get(12..16)?.try_into().ok()?, ip.get(16..20)?.try_into().ok()?);
+        checksum::pseudo_v4(src, dst, protocol, u16::try_from(length).ok()?)
+    };
+    Some(sum.fold())
+}
+
+/// Writes a field of two bytes of a header; `None` where there is none.
+fn put_word(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
+    bytes.get_mut(at..at + 2)?.copy_from_slice(&value.to_be_bytes());
+    Some(())
 }
 
 /// Writes into the first segment; `false` where it does not reach so far.

@@ -5,31 +5,22 @@
 //! of RFC 2890), and IP in IP (RFC 2003, RFC 2473, RFC 4213), one in another. Each piece has headers of its own, whose lengths, IPv4
 //! identifications and checksums are right; nothing is left to anybody.
 
-use wire::segment::{MAX_HEADERS, MAX_PIECES, MIN_SEGMENT};
-use wire::{PacketBuf, checksum};
+use wire::ethernet::ethertype;
+use wire::segment::{MAX_HEADERS, MAX_PIECES, MIN_SEGMENT, share_out};
+use wire::tcp::flags;
+use wire::{PacketBuf, checksum, ipv4, ipv6, protocol, tcp, udp, vxlan};
 
-use super::{CWR, ETHERNET, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, IPV6, NEEDS_CSUM};
-use super::{PROTO_TCP, PROTO_UDP, TCP_CHECKSUM, TCP_FLAGS, UDP_CHECKSUM, VnetHeader};
+use super::{ETHERNET, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, TCP_CHECKSUM};
+use super::{TCP_FLAGS, UDP_CHECKSUM, VnetHeader, pseudo_header, put_word};
 use crate::mbuf::Mbuf;
 
-const PROTO_IPV4: u8 = 4;
-const PROTO_IPV6: u8 = 41;
-const PROTO_GRE: u8 = 47;
-const TYPE_IPV4: u16 = 0x0800;
-const TYPE_IPV6: u16 = 0x86dd;
-const TYPE_TAG: u16 = 0x8100;
-const TYPE_SERVICE_TAG: u16 = 0x88a8;
 /// Ethernet in GRE and Geneve (transparent Ethernet bridging, RFC 1701).
-const TYPE_ETHERNET: u16 = 0x6558;
-const UDP: usize = 8;
+const BRIDGED: u16 = 0x6558;
 const GENEVE_PORT: u16 = 6081;
 /// Bit K of GRE, behind which a key comes; with any other bit a piece would want a number or a checksum of its own.
 const GRE_KEY: u16 = 0x2000;
-/// Flags of TCP (RFC 9293 section 3.1).
-const FIN: u8 = 0x01;
-const PSH: u8 = 0x08;
-/// SYN, RST and URG: no piece but one could have them.
-const ALONE: u8 = 0x02 | 0x04 | 0x20;
+/// No piece but one could have them.
+const ALONE: u8 = flags::SYN | flags::RST | flags::URG;
 /// Headers with a length of their own at most: those of three tunnels.
 const MOST: usize = 8;
 
@@ -59,11 +50,6 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2)?.try_into().ok().map(u16::from_be_bytes)
 }
 
-fn put(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
-    bytes.get_mut(at..at + 2)?.copy_from_slice(&value.to_be_bytes());
-    Some(())
-}
-
 impl Nested {
     /// The plan for a frame, of which `head` is the first segment and `len` the length; `None` for one that is not in a tunnel that is
     /// known, or cannot be cut.
@@ -74,15 +60,15 @@ impl Nested {
         let (l4, field) = (usize::from(vnet.checksum_start), vnet.checksum_offset);
         let (is_tcp, header) = match (vnet.gso_type & !GSO_ECN, field) {
             (GSO_TCPV4 | GSO_TCPV6, TCP_CHECKSUM) => (true, usize::from(head.get(l4 + 12)? >> 4) * 4),
-            (GSO_UDP_L4, UDP_CHECKSUM) => (false, UDP),
+            (GSO_UDP_L4, UDP_CHECKSUM) => (false, udp::HEADER_LEN),
             _ => return None,
         };
-        let layers = layers(head, l4, if is_tcp { PROTO_TCP } else { PROTO_UDP })?;
+        let layers = layers(head, l4, if is_tcp { protocol::TCP } else { protocol::UDP })?;
         let (data, size) = (l4 + header, usize::from(vnet.gso_size));
         let all = len.checked_sub(data).filter(|all| *all > 0)?;
         let is_sound = vnet.flags & NEEDS_CSUM != 0
             && vnet.gso_size >= MIN_SEGMENT
-            && header >= if is_tcp { 20 } else { UDP }
+            && header >= if is_tcp { tcp::HEADER_LEN } else { udp::HEADER_LEN }
             && data <= MAX_HEADERS.min(head.len())
             && all.div_ceil(size) <= MAX_PIECES
             && !(is_tcp && head[l4 + TCP_FLAGS] & ALONE != 0);
@@ -91,20 +77,8 @@ impl Nested {
 
     /// The packets that the frame stands for, in order; `None` in place of one for which there is no memory.
     pub(crate) fn cut<'a>(&'a self, packet: &'a Mbuf) -> impl Iterator<Item = Option<Mbuf>> + 'a {
-        let (header, first) = packet.head().split_at_checked(self.data).unwrap_or_default();
-        let (mut here, mut segments) = (first, packet.segments().skip(1));
-        (0..self.all.div_ceil(self.size)).map(move |number| {
-            let mut left = self.size.min(self.all - number * self.size);
-            let data = std::iter::from_fn(|| {
-                while left > 0 && here.is_empty() {
-                    here = segments.next()?;
-                }
-                let (part, rest) = here.split_at(left.min(here.len()));
-                left -= part.len();
-                here = rest;
-                (!part.is_empty()).then_some(part)
-            });
-            let mut piece = packet.gather(std::iter::once(header).chain(data))?;
+        share_out(packet, self.data, self.all, self.size).enumerate().map(|(number, piece)| {
+            let mut piece = piece?;
             self.write(number, &mut piece)?;
             Some(piece)
         })
@@ -117,16 +91,13 @@ impl Nested {
         for layer in self.layers.iter().flatten() {
             match *layer {
                 Layer::Ipv4(at) => {
-                    put(head, at + 2, u16::try_from(len - at).ok()?)?;
+                    put_word(head, at + 2, u16::try_from(len - at).ok()?)?;
                     let id = word(head, at + 4)?.wrapping_add(number as u16);
-                    put(head, at + 4, id)?;
-                    put(head, at + 10, 0)?;
-                    let end = at + usize::from(head[at] & 0x0f) * 4;
-                    let sum = checksum::of(head.get(at..end)?);
-                    put(head, at + 10, sum)?;
+                    put_word(head, at + 4, id)?;
+                    ipv4::fill_checksum(&mut head[at..]).then_some(())?;
                 }
-                Layer::Ipv6(at) => put(head, at + 4, u16::try_from(len - at - IPV6).ok()?)?,
-                Layer::Udp(at) => put(head, at + 4, u16::try_from(len - at).ok()?)?,
+                Layer::Ipv6(at) => put_word(head, at + 4, u16::try_from(len - at - ipv6::HEADER_LEN).ok()?)?,
+                Layer::Udp(at) => put_word(head, at + 4, u16::try_from(len - at).ok()?)?,
             }
         }
         if self.is_tcp {
@@ -134,10 +105,11 @@ impl Nested {
             let place: &mut [u8; 4] = head.get_mut(at..at + 4)?.try_into().ok()?;
             *place = u32::from_be_bytes(*place).wrapping_add((number * self.size) as u32).to_be_bytes();
             let is_last = (number + 1) * self.size >= self.all;
-            let gone = if number > 0 { CWR } else { 0 } | if is_last { 0 } else { FIN | PSH };
+            let gone =
+                if number > 0 { flags::CWR } else { 0 } | if is_last { 0 } else { flags::FIN | flags::PSH };
             head[self.l4 + TCP_FLAGS] &= !gone;
         } else {
-            put(head, self.l4 + 4, u16::try_from(len - self.l4).ok()?)?;
+            put_word(head, self.l4 + 4, u16::try_from(len - self.l4).ok()?)?;
         }
         let mut ip = None;
         let mut sums = [None; MOST];
@@ -148,7 +120,7 @@ impl Nested {
                     *place = Some((ip?, at))
                 }
                 Layer::Udp(_) => {}
-                of => ip = Some(of),
+                Layer::Ipv4(at) | Layer::Ipv6(at) => ip = Some(at),
             }
         }
         let field = if self.is_tcp { TCP_CHECKSUM } else { UDP_CHECKSUM };
@@ -157,31 +129,17 @@ impl Nested {
     }
 }
 
-/// Writes the checksum of TCP or UDP that begins at `l4`, behind the IP header `ip`.
-fn complete(piece: &mut Mbuf, ip: Layer, l4: usize, field: u16) -> Option<()> {
+/// Writes the checksum of TCP or UDP that begins at `l4`, behind the IP header that begins at `ip`.
+fn complete(piece: &mut Mbuf, ip: usize, l4: usize, field: u16) -> Option<()> {
     let (len, at) = (piece.len() - l4, l4 + usize::from(field));
+    let protocol = if field == TCP_CHECKSUM { protocol::TCP } else { protocol::UDP };
     let head = piece.head_mut();
-    put(head, at, 0)?;
-    let protocol = if field == TCP_CHECKSUM { PROTO_TCP } else { PROTO_UDP };
-    let pseudo = match ip {
-        Layer::Ipv4(ip) => {
-            let (src, dst) = (head.get(ip + 12..ip + 16)?, head.get(ip + 16..ip + 20)?);
-            let (src, dst) = (src.try_into().ok()?, dst.try_into().ok()?);
-            checksum::pseudo_v4(src, dst, protocol, u16::try_from(len).ok()?)
-        }
-        Layer::Ipv6(ip) => {
-            let (src, dst) = (head.get(ip + 8..ip + 24)?, head.get(ip + 24..ip + 40)?);
-            let (src, dst) = (src.try_into().ok()?, dst.try_into().ok()?);
-            checksum::pseudo_v6(src, dst, protocol, u32::try_from(len).ok()?)
-        }
-        Layer::Udp(_) => return None,
-    };
-    let mut sum = checksum::Sum::ZERO;
-    // First the pseudo header, which is of even length.
-    sum.add_u16(pseudo.fold());
-    sum.add_range(piece.segments(), l4, len)?;
-    let value = if protocol == PROTO_UDP { checksum::udp(sum.checksum()) } else { sum.checksum() };
-    put(piece.head_mut(), at, value)
+    // With the sum of the pseudo header in the field, summing everything as it is gives the whole.
+    let pseudo = pseudo_header(head.get(ip..)?, protocol, len)?;
+    put_word(head, at, pseudo)?;
+    let sum = checksum::sum_range(piece.segments(), l4, len)?.checksum();
+    let value = if protocol == protocol::UDP { checksum::udp(sum) } else { sum };
+    put_word(piece.head_mut(), at, value)
 }
 
 /// The headers in front of the one that begins at `l4` and is of this protocol, from the outside in; `None` unless they lead there, to TCP
@@ -193,47 +151,48 @@ fn layers(head: &[u8], l4: usize, protocol: u8) -> Option<[Option<Layer>; MOST]>
     let (mut kind, mut at) = (word(head, 12)?, ETHERNET);
     loop {
         let (next, behind) = match kind {
-            TYPE_TAG | TYPE_SERVICE_TAG => {
+            ethertype::VLAN | ethertype::QINQ => {
                 (kind, at) = (word(head, at + 2)?, at + 4);
                 continue;
             }
-            TYPE_IPV4 => {
-                let ip = head.get(at..at + 20)?;
+            ethertype::IPV4 => {
+                let ip = head.get(at..at + ipv4::HEADER_LEN)?;
                 let length = usize::from(ip[0] & 0x0f) * 4;
-                let is_whole = ip[0] >> 4 == 4 && length >= 20 && ip[6] & 0x3f == 0 && ip[7] == 0;
+                let is_whole =
+                    ip[0] >> 4 == 4 && length >= ipv4::HEADER_LEN && ip[6] & 0x3f == 0 && ip[7] == 0;
                 *free.next()? = is_whole.then_some(Layer::Ipv4(at));
                 (is_whole.then_some(ip[9])?, at + length)
             }
-            TYPE_IPV6 => {
-                let ip = head.get(at..at + IPV6)?;
+            ethertype::IPV6 => {
+                let ip = head.get(at..at + ipv6::HEADER_LEN)?;
                 *free.next()? = Some(Layer::Ipv6(at));
-                (ip[6], at + IPV6)
+                (ip[6], at + ipv6::HEADER_LEN)
             }
             _ => return None,
         };
         if behind >= l4 {
-            let is_ours = tunnels > 0 || protocol == PROTO_UDP;
+            let is_ours = tunnels > 0 || protocol == protocol::UDP;
             return (behind == l4 && next == protocol && is_ours).then_some(layers);
         }
         tunnels += 1;
         (kind, at) = match next {
-            PROTO_IPV4 => (TYPE_IPV4, behind),
-            PROTO_IPV6 => (TYPE_IPV6, behind),
-            PROTO_GRE => {
+            protocol::IPV4 => (ethertype::IPV4, behind),
+            protocol::IPV6 => (ethertype::IPV6, behind),
+            protocol::GRE => {
                 let flags = word(head, behind)?;
                 let inside = behind + if flags & GRE_KEY == 0 { 4 } else { 8 };
                 inside_of(head, word(head, behind + 2).filter(|_| flags & !GRE_KEY == 0)?, inside)?
             }
-            PROTO_UDP => {
+            protocol::UDP => {
                 *free.next()? = Some(Layer::Udp(behind));
-                let tunnel = behind + UDP;
+                let tunnel = behind + udp::HEADER_LEN;
                 if word(head, behind + 2)? == GENEVE_PORT {
                     let options = usize::from(head.get(tunnel)? & 0x3f) * 4;
                     inside_of(head, word(head, tunnel + 2)?, tunnel + 8 + options)?
                 } else {
                     // The VNI is there.
-                    (head.get(tunnel)? & 0x08 != 0).then_some(())?;
-                    inside_of(head, TYPE_ETHERNET, tunnel + 8)?
+                    (head.get(tunnel)? & vxlan::FLAG_VNI != 0).then_some(())?;
+                    inside_of(head, BRIDGED, tunnel + vxlan::HEADER_LEN)?
                 }
             }
             _ => return None,
@@ -244,7 +203,7 @@ fn layers(head: &[u8], l4: usize, protocol: u8) -> Option<[Option<Layer>; MOST]>
 /// Type and place of the header behind that of a tunnel, and behind that of Ethernet if it is inside.
 fn inside_of(head: &[u8], kind: u16, at: usize) -> Option<(u16, usize)> {
     match kind {
-        TYPE_ETHERNET => Some((word(head, at + 12)?, at + ETHERNET)),
+        BRIDGED => Some((word(head, at + 12)?, at + ETHERNET)),
         _ => Some((kind, at)),
     }
 }

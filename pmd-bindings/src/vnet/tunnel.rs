@@ -4,10 +4,10 @@
 //! the whole to somebody who takes it as it is: every field is that of the whole then, and TCP's checksum is unfinished (Linux
 //! `CHECKSUM_PARTIAL`), and so is the outer one of UDP if there is one.
 
-use wire::{checksum, ipv4, protocol};
+use wire::{ipv4, protocol};
 
 use super::{GSO_UDP_TUNNEL_IPV4, GSO_UDP_TUNNEL_IPV6, NEEDS_CSUM, TCP_CHECKSUM, UDP_CHECKSUM};
-use super::{UDP_TUNNEL_CSUM, VnetHeader};
+use super::{UDP_TUNNEL_CSUM, VnetHeader, pseudo_header, put_word};
 use crate::flags;
 use crate::mbuf::Segment;
 
@@ -68,29 +68,13 @@ pub(super) fn complete(head: Segment) -> Option<()> {
     if bits & flags::TX_IPV4 != 0 {
         ipv4::fill_checksum(bytes.get_mut(layout.inner_ip..layout.tcp)?).then_some(())?;
     }
-    let tcp = pseudo(bytes, layout.inner_ip, protocol::TCP, whole.checked_sub(layout.tcp)?)?;
-    put(bytes, layout.tcp + usize::from(TCP_CHECKSUM), tcp)?;
+    let tcp = pseudo_header(bytes.get(layout.inner_ip..)?, protocol::TCP, whole.checked_sub(layout.tcp)?)?;
+    put_word(bytes, layout.tcp + usize::from(TCP_CHECKSUM), tcp)?;
     let udp = match bits & flags::TX_OUTER_UDP_CKSUM {
         0 => 0,
-        _ => pseudo(bytes, layout.outer_ip, protocol::UDP, whole.checked_sub(layout.outer_udp)?)?,
+        _ => {
+            pseudo_header(bytes.get(layout.outer_ip..)?, protocol::UDP, whole.checked_sub(layout.outer_udp)?)?
+        }
     };
-    put(bytes, layout.outer_udp + usize::from(UDP_CHECKSUM), udp)
-}
-
-/// The folded sum of the pseudo header of an IP packet without options, whose header begins at `ip`.
-fn pseudo(bytes: &[u8], ip: usize, protocol: u8, length: usize) -> Option<u16> {
-    let header = bytes.get(ip..)?;
-    let sum = if header.first()? >> 4 == 6 {
-        let (src, dst) = (header.get(8..24)?.try_into().ok()?, header.get(24..40)?.try_into().ok()?);
-        checksum::pseudo_v6(src, dst, protocol, u32::try_from(length).ok()?)
-    } else {
-        let (src, dst) = (header.get(12..16)?.try_into().ok()?, header.get(16..20)?.try_into().ok()?);
-        checksum::pseudo_v4(src, dst, protocol, u16::try_from(length).ok()?)
-    };
-    Some(sum.fold())
-}
-
-fn put(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
-    bytes.get_mut(at..at + 2)?.copy_from_slice(&value.to_be_bytes());
-    Some(())
+    put_word(bytes, layout.outer_udp + usize::from(UDP_CHECKSUM), udp)
 }

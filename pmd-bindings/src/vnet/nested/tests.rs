@@ -58,14 +58,14 @@ fn wrap(tunnel: Tunnel, outer: &Path, has_checksum: bool, inner: &[u8]) -> Vec<u
             udp(6081, &[&[words, 0, 0x65, 0x58, 0, 0, 9, 0], &options[..], inner].concat())
         }
         Tunnel::Gre { has_key, ethernet } => {
-            let (kind, inside) = if ethernet { (TYPE_ETHERNET, inner) } else { (kind, ip) };
+            let (kind, inside) = if ethernet { (BRIDGED, inner) } else { (kind, ip) };
             let flags: u16 = if has_key { GRE_KEY } else { 0 };
             let mut bytes = [flags.to_be_bytes(), kind.to_be_bytes()].concat();
             bytes.extend(if has_key { &[0, 0, 0, 5][..] } else { &[] });
             bytes.extend(inside);
-            outer.ip(PROTO_GRE, &bytes)
+            outer.ip(protocol::GRE, &bytes)
         }
-        Tunnel::Ip => outer.ip(if kind == TYPE_IPV4 { PROTO_IPV4 } else { PROTO_IPV6 }, ip),
+        Tunnel::Ip => outer.ip(if kind == ethertype::IPV4 { protocol::IPV4 } else { protocol::IPV6 }, ip),
     }
 }
 
