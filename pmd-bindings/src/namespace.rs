@@ -28,7 +28,7 @@ impl Namespace {
 
     /// Whether the file is still that of this namespace.
     pub fn is_there(&self) -> bool {
-        fs::metadata(&self.path).is_ok_and(|metadata| identity(&metadata) == self.identity)
+        identify(&self.path).is_ok_and(|identity| identity == self.identity)
     }
 
     /// What `with` says in this namespace, on a thread of its own. Takes CAP_SYS_ADMIN.
@@ -44,7 +44,18 @@ impl Namespace {
     }
 }
 
-fn identity(metadata: &fs::Metadata) -> (u64, u64) {
+/// The network namespace of the calling thread, as a file.
+pub const OWN: &str = "/proc/thread-self/ns/net";
+
+/// Which network namespace a file is of: device and number of the file.
+///
+/// # Errors
+/// What the kernel says to such a path.
+pub fn identify(path: &Path) -> io::Result<(u64, u64)> {
+    fs::metadata(path).map(|metadata| identity(&metadata))
+}
+
+pub(crate) fn identity(metadata: &fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 

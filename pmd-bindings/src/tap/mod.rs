@@ -10,10 +10,11 @@
 mod receive;
 
 use std::ffi::CStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) use receive::Receiver;
@@ -21,7 +22,7 @@ use wire::MacAddr;
 
 use crate::counters::Counters;
 use crate::interface;
-use crate::namespace::in_namespace;
+use crate::namespace::{OWN, identify, identity, in_namespace};
 use crate::port::{PortStats, TapConfig, TapPlace};
 use crate::process::Request;
 use crate::vnet::{Outlet, VNET_BYTES, VNET_TUNNEL_BYTES};
@@ -242,8 +243,8 @@ impl Tap {
     /// # Errors
     /// `EBADFD` when it was deleted.
     pub fn place(&self) -> io::Result<TapPlace> {
-        let identity = |namespace: File| namespace.metadata().map(|file| (file.dev(), file.ino()));
-        Ok(TapPlace { iface: self.name()?, namespace: self.namespace()?.map(identity).transpose()? })
+        let known = |namespace: File| namespace.metadata().map(|metadata| identity(&metadata));
+        Ok(TapPlace { iface: self.name()?, namespace: self.namespace()?.map(known).transpose()? })
     }
 
     /// Does something with the interface, by its name, in the network namespace in which it is.
@@ -253,9 +254,8 @@ impl Tap {
     pub fn at_home<T: Send>(&self, with: impl FnOnce(&str) -> io::Result<T> + Send) -> io::Result<T> {
         let name = self.name()?;
         let Some(namespace) = self.namespace()? else { return with(&name) };
-        let (there, here) = (namespace.metadata()?, fs::metadata("/proc/thread-self/ns/net")?);
         // Entering a namespace takes CAP_SYS_ADMIN, which its own process does not need.
-        if (there.dev(), there.ino()) == (here.dev(), here.ino()) {
+        if identity(&namespace.metadata()?) == identify(Path::new(OWN))? {
             return with(&name);
         }
         in_namespace(&namespace, || with(&name))?

@@ -1,9 +1,9 @@
 //! Where a process is and what it may do there. Whoever takes over opens what the old process has: from another network namespace, or without
 //! its capabilities, it cannot.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
+use pmd::namespace;
 use serde::{Deserialize, Serialize};
 
 use crate::port::effective_capabilities;
@@ -34,8 +34,8 @@ pub struct Whereabouts {
 impl Whereabouts {
     /// Of this process.
     pub fn here() -> Self {
-        let network = fs::metadata("/proc/thread-self/ns/net").ok();
-        Self { network: network.map(|file| (file.dev(), file.ino())), capabilities: effective_capabilities() }
+        let network = namespace::identify(Path::new(namespace::OWN)).ok();
+        Self { network, capabilities: effective_capabilities() }
     }
 
     /// Why one that is here does not hand over to one that is there, if there is a reason.

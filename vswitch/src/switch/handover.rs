@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pipelines::event::{Binding, Claim, Floating};
-use pmd::TapPlace;
+use pmd::{TapPlace, namespace};
 use wire::{MacAddr, Qpn};
 
 use super::opening::JobResult;
@@ -83,12 +82,11 @@ impl Switch {
 
     /// A tap that is not where the config has it, nor will be for a new process, which would make another one there.
     fn has_strayed_port(&self) -> Option<String> {
-        let identity = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
-        let own = Path::new("/proc/thread-self/ns/net");
+        let own = Path::new(namespace::OWN);
         self.ports.iter().find_map(|(_, port)| {
             let PortSpec::Tap(spec) = &port.wanted.spec else { return None };
             let TapPlace { iface, namespace } = port.port.tap_place()?;
-            let wanted = identity(spec.namespace().as_deref().unwrap_or(own));
+            let wanted = namespace::identify(spec.namespace().as_deref().unwrap_or(own)).ok();
             let has_moved = namespace.is_some_and(|now| wanted != Some(now));
             let what = match (has_moved, iface != spec.iface) {
                 (false, false) => return None,
